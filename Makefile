@@ -1,0 +1,46 @@
+# Every target makes its own virtual environment when there is none, and is quick the second time.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+BENCH_READY := $(VENV)/.bench-ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench serve clean
+
+help:           ## what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+demo: $(READY)  ## prove the point: a paused holder's write is refused
+	$(BIN)/fencegate demo --all
+
+test: $(READY)  ## the whole test suite
+	$(BIN)/python -m pytest
+
+lint: $(READY)  ## style, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## rewrite the code in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(BENCH_READY) ## measure against peers, side by side, and print the ratios
+	$(BIN)/python -m bench
+
+serve: $(READY) ## a lock service and gateway on 127.0.0.1:7420
+	$(BIN)/fencegate serve
+
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(BENCH_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@touch $@
+
+clean:          ## forget the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,81 @@
+"""Time and chance: the only module that may look at a clock or roll dice.
+
+Everything else is given a `Clock`, so that tests can move time by hand and a run can be repeated.
+"""
+
+import random
+import secrets
+import time
+from typing import Protocol
+
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Clock(Protocol):
+    """What the rest of the code may ask of the world about time and chance."""
+
+    def now_us(self) -> int:
+        """Unix microseconds, which don't jump while this process lives."""
+
+    def monotonic_us(self) -> int:
+        """Microseconds on a clock that never goes back and runs on in suspend."""
+
+    def random_id(self, bytes_: int = 12) -> str:
+        """An unguessable identifier of letters and digits."""
+
+    def jitter(self) -> float:
+        """A number in [0, 1) to spread retries with."""
+
+
+class SystemClock:
+    """The machine's clocks.
+
+    Unix time is read once and then advanced by the monotonic clock: a step of the wall clock under a running
+    process would otherwise lengthen or cut every lease at once.
+    """
+
+    def __init__(self) -> None:
+        self._offset_us = time.time_ns() // 1000 - self.monotonic_us()
+
+    def now_us(self) -> int:
+        return time.clock_gettime_ns(_BOOTTIME) // 1000 + self._offset_us
+
+    def monotonic_us(self) -> int:
+        return time.clock_gettime_ns(_BOOTTIME) // 1000
+
+    def random_id(self, bytes_: int = 12) -> str:
+        return secrets.token_hex(bytes_)
+
+    def jitter(self) -> float:
+        return random.random()  # noqa: S311 - spreads retries; nothing rests on it
+
+
+class ManualClock:
+    """A clock that moves only when told to, for tests and simulation."""
+
+    def __init__(self, now_us: int = 1_700_000_000_000_000, seed: int = 0) -> None:
+        self._now_us = now_us
+        self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
+
+    def advance(self, seconds: float) -> None:
+        self._now_us += int(seconds * 1_000_000)
+
+    def now_us(self) -> int:
+        return self._now_us
+
+    def monotonic_us(self) -> int:
+        return self._now_us
+
+    def random_id(self, bytes_: int = 12) -> str:
+        return f"{self._random.getrandbits(bytes_ * 8):0{bytes_ * 2}x}"
+
+    def jitter(self) -> float:
+        return self._random.random()
+
+
+SYSTEM = SystemClock()
+
+
+def sleep_s(seconds: float) -> None:
+    """Block this thread; for threads of our own, never for an event loop."""
+    time.sleep(seconds)

@@ -1,0 +1,76 @@
+"""Names that come from outside: lock keys, owners, and the guard that tells which lock protects a key."""
+
+import re
+from dataclasses import dataclass, field
+
+from fencegate.core.errors import InvalidInput, UnsafeConfiguration
+
+MAX_LOCK_KEY_BYTES = 1024
+MAX_ID_BYTES = 256
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_HOLE = re.compile(r"\{([^{}]*)\}")
+
+
+def check_text(field_name: str, text: str, max_bytes: int = MAX_ID_BYTES) -> str:
+    """A non-empty name of bounded length without control characters."""
+    if not text:
+        raise InvalidInput(field_name, "must not be empty")
+    if len(text) > max_bytes or (not text.isascii() and len(text.encode(errors="replace")) > max_bytes):
+        raise InvalidInput(field_name, f"must be at most {max_bytes} bytes")
+    if _CONTROL.search(text) is not None:
+        raise InvalidInput(field_name, "must not hold control characters")
+    return text
+
+
+def check_path(field_name: str, text: str, max_bytes: int = MAX_LOCK_KEY_BYTES) -> str:
+    """A name whose `/` separate segments, none of which is empty, `.` or `..`: `a` and `a/` are not two names."""
+    check_text(field_name, text, max_bytes)
+    if "/" in text or text in (".", ".."):
+        for segment in text.split("/"):
+            if segment in ("", ".", ".."):
+                raise InvalidInput(field_name, "must not have an empty, '.' or '..' segment")
+    return text
+
+
+def check_lock_key(text: str, field_name: str = "lockKey") -> str:
+    return check_path(field_name, text)
+
+
+def namespace(lock_key: str) -> str:
+    """The part of a lock key before the first `:`."""
+    return lock_key.partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The rule that tells which lock key protects a resource's key.
+
+    >>> Guard("acct:{tenant}", "accounts", ("tenant", "id")).lock_key(("acme", "7"))
+    'acct:acme'
+    """
+
+    template: str
+    resource: str
+    columns: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        allowed = {"resource", "key", *self.columns}
+        for hole in _HOLE.findall(self.template):
+            if hole not in allowed:
+                raise UnsafeConfiguration(
+                    f"resource {self.resource!r}: the guard {self.template!r} names {{{hole}}}, "
+                    f"but only {', '.join('{' + name + '}' for name in sorted(allowed))} can be filled in"
+                )
+        if _HOLE.sub("", self.template).strip("{}") != _HOLE.sub("", self.template):
+            raise UnsafeConfiguration(f"resource {self.resource!r}: unbalanced braces in the guard {self.template!r}")
+
+    @property
+    def covers_all(self) -> bool:
+        """Whether one lock guards every key of the resource."""
+        return all(hole == "resource" for hole in _HOLE.findall(self.template))
+
+    def lock_key(self, key: tuple[str, ...] = ()) -> str:
+        values = dict(zip(self.columns, key, strict=False))
+        values |= {"resource": self.resource, "key": "/".join(key)}
+        return check_lock_key(_HOLE.sub(lambda hole: values[hole[1]], self.template), "key")

@@ -1,0 +1,263 @@
+"""The two contracts of Fencegate: what a lock store must do, and what a protected resource must do."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+# --- stores ----------------------------------------------------------------------------------------------------------
+
+
+class Entry(NamedTuple):
+    """What a store holds under a key: an opaque value, and the id of the commit that wrote it."""
+
+    version: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One key of a commit: compare it with `expected` (None: absent), then write `value` (None: delete) as `version`.
+
+    With `compare_only` nothing is written, but the comparison holds until the commit does. `keep_until_us` lets the
+    store forget the entry after that time by itself.
+    """
+
+    key: str
+    expected: str | None
+    version: str = ""
+    value: bytes | None = None
+    compare_only: bool = False
+    keep_until_us: int | None = None
+
+
+class Interval(NamedTuple):
+    """The store's time, as far as it can be known: Unix microseconds, `earliest <= true <= latest`."""
+
+    earliest: int
+    latest: int
+
+
+class LogEntry(NamedTuple):
+    """One line of the change log: `index` tells apart the lines of one commit."""
+
+    revision: int
+    index: int
+    key: str
+    event: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What `Store.changes` brings: log entries in order, or `reset`: what you knew is too old; start from `revision`."""
+
+    revision: int
+    entries: Sequence[LogEntry] = ()
+    reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a store declares about itself."""
+
+    clock: bool = True
+    several_keys: bool = True
+    several_processes: bool = True
+    durable: bool = True
+    notes: tuple[str, ...] = ()
+
+
+class Conflict(Exception):
+    """A comparison of the commit failed: nothing was written. Load again and decide anew."""
+
+
+class TooLate(Exception):
+    """The commit reached the store after its `not_after`: nothing was written. Decide anew."""
+
+
+class Ambiguous(Exception):
+    """The commit was sent, and its fate is unknown."""
+
+
+class Unavailable(Exception):
+    """The store can't be reached: nothing was written."""
+
+
+class Store(Protocol):
+    """Load, and commit if unchanged. No lock rule lives in a store."""
+
+    name: str
+    capabilities: Capabilities
+
+    async def load(self, keys: Sequence[str]) -> Mapping[str, Entry]:
+        """The entries of these keys, linearizable; absent ones are left out."""
+
+    async def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> None:
+        """Write all or nothing, with `log` (key, event) appended to the change log in the same step.
+
+        Raises Conflict, TooLate, Ambiguous or Unavailable. A version never repeats for a key, since callers make it
+        from chance.
+        """
+
+    def changes(self, since: int | None) -> AsyncIterator[Changes]:
+        """The change log after revision `since` (None: from now on), for ever; `reset` when that is not known here."""
+
+    async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Entry]]:
+        """Entries whose key starts with `prefix` and is above `after`, in the order of their UTF-8 bytes."""
+
+    def now(self) -> Interval | None:
+        """The store's time; None when it has no clock."""
+
+    async def close(self) -> None:
+        """Finish what was begun, and let go."""
+
+
+# --- resources -------------------------------------------------------------------------------------------------------
+
+Key = tuple[str, ...]
+"""A key of a resource: the decoded segments of its path."""
+
+
+class ShadowRefusal(NamedTuple):
+    """A write that `shadow` mode let through, and `enforce` would have refused."""
+
+    token: int
+    highest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The caller's own conditions, judged after the token and in the same step. `*` stands for 'any'."""
+
+    if_match: tuple[str, ...] | None = None
+    if_none_match: tuple[str, ...] | None = None
+
+    def hold(self, etag: str | None) -> bool:
+        """Whether they hold for what is there now (None: nothing)."""
+        if self.if_match is not None and (etag is None or ("*" not in self.if_match and etag not in self.if_match)):
+            return False
+        if self.if_none_match is None or etag is None:
+            return True
+        return "*" not in self.if_none_match and etag not in self.if_none_match
+
+
+NO_CONDITIONS = Conditions()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What an adapter says after a claim, a read or a write."""
+
+    mark: int
+    """The highest token that the fence has seen; 0 when none."""
+    etag: str | None = None
+    """Names the value that is there now; None when nothing is."""
+    created: bool = False
+    shadow: ShadowRefusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """What an adapter promises, in words that end up in `/v1/fences`."""
+
+    kind: Literal["atomic", "best-effort"]
+    durability: str
+
+
+class Resource(Protocol):
+    """What every kind of protected resource does. Check and write are one step, inside the resource.
+
+    `fence` is the lock key that guards `key`. Everything that takes a token raises StaleToken when it is below the
+    mark (in shadow mode it is reported in `Seen.shadow` instead), and ResourceUnavailable when the resource can't be
+    reached. Kinds add their own `read` and `write`: see `Rows` and `Objects`.
+    """
+
+    guarantee: Guarantee
+
+    async def open(self) -> None:
+        """Make what is missing, and check what is recorded; UnsafeConfiguration when it doesn't fit."""
+
+    async def claim(self, fence: str, token: int) -> Seen:
+        """Raise the fence to `token`, durably, and write nothing else."""
+
+    async def mark(self, fence: str) -> int:
+        """The highest token that the fence has seen; 0 when none."""
+
+    async def delete(self, key: Key, fence: str, token: int, conditions: Conditions = NO_CONDITIONS) -> Seen:
+        """Remove the value and keep the mark. NotFound when there is nothing (the mark is raised all the same)."""
+
+    async def raise_floor(self, value: int) -> None:
+        """From now on nothing below `value` is accepted by any fence; also accepts a changed guard or mode."""
+
+    async def close(self) -> None:
+        """Finish what was begun, and let go."""
+
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RowWrite:
+    """One write of a batch: `put` replaces or creates, `patch` merges (RFC 7396), `delete` removes."""
+
+    op: Literal["put", "patch", "delete"]
+    key: Key
+    value: Row = field(default_factory=dict)
+    conditions: Conditions = NO_CONDITIONS
+
+
+class Rows(Resource, Protocol):
+    """Rows of a database, as JSON objects."""
+
+    key_columns: tuple[str, ...]
+
+    async def read(self, key: Key, fence: str, token: int | None = None) -> tuple[Row | None, Seen]:
+        """The row, None when there is none; with a token, the fence is claimed first, in the same step."""
+
+    async def write(self, fence: str, token: int, writes: Sequence[RowWrite]) -> tuple[list[Row | None], Seen]:
+        """All of these, or none, in one transaction; the rows as they are afterwards, and `Seen` of the last write.
+
+        A failed condition raises PreconditionFailed, a patch or delete of nothing NotFound, an unknown column or a
+        wrong type InvalidInput; nothing is written then, but the mark stays raised.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What is known of an object beside its bytes."""
+
+    size: int
+    etag: str
+    token: int
+    content_type: str = "application/octet-stream"
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    modified_us: int = 0
+
+
+class Objects(Resource, Protocol):
+    """Bytes under names."""
+
+    max_bytes: int
+
+    async def read(
+        self, key: Key, fence: str, token: int | None = None, byte_range: tuple[int, int] | None = None
+    ) -> tuple[ObjectInfo | None, AsyncIterator[bytes], Seen]:
+        """The object (`byte_range`: first and last byte, inclusive), streamed; None when there is none."""
+
+    async def head(self, key: Key, fence: str, token: int | None = None) -> tuple[ObjectInfo | None, Seen]:
+        """What is known of the object, without its bytes."""
+
+    async def write(
+        self,
+        key: Key,
+        fence: str,
+        token: int,
+        body: AsyncIterator[bytes],
+        *,
+        content_type: str,
+        metadata: Mapping[str, str],
+        conditions: Conditions = NO_CONDITIONS,
+    ) -> Seen:
+        """Replace or create the object. TooLarge over `max_bytes`, and then nothing is written."""
+
+    async def list(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, ObjectInfo]]:
+        """Objects whose joined key starts with `prefix` and is above `after`, in order."""

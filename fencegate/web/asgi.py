@@ -1,0 +1,184 @@
+"""Requests and replies straight on ASGI.
+
+A framework's routing and validation costs more than a durable lock does, so the hot calls come through here; what is
+not routed here goes on to `fallback`, the FastAPI app with the documentation.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from fencegate.core.errors import FencegateError, InvalidInput, TooLarge
+from fencegate.web.problems import problem
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+MAX_JSON_BYTES = 64 * 1024
+
+log = logging.getLogger("fencegate.web")
+
+
+class Disconnected(Exception):
+    """The client went away before its request was whole."""
+
+
+class Request:
+    """One HTTP request."""
+
+    __slots__ = ("_receive", "_scope", "method", "path")
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._scope = scope
+        self._receive = receive
+        self.method: str = scope["method"]
+        self.path: bytes = scope.get("raw_path") or scope["path"].encode()
+        """The raw path, percent-encoded: `%2F` in it belongs to a name, `/` separates."""
+
+    @property
+    def query(self) -> bytes:
+        return bytes(self._scope.get("query_string", b""))
+
+    def headers(self, name: bytes) -> list[str]:
+        """Every value of the header `name` (in lower case)."""
+        return [value.decode("latin-1") for header, value in self._scope["headers"] if header == name]
+
+    def header(self, name: bytes) -> str | None:
+        values = self.headers(name)
+        return values[0] if values else None
+
+    def all_headers(self) -> Headers:
+        return list(self._scope["headers"])
+
+    async def body(self, limit: int = MAX_JSON_BYTES) -> bytes:
+        """The whole body; TooLarge over `limit`."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body", False):  # the common case: one message
+            if len(body) > limit:
+                raise TooLarge(f"the body is over {limit} bytes")
+            return body
+        parts = [body]
+        size = len(body)
+        async for part in self.stream():
+            size += len(part)
+            if size > limit:
+                raise TooLarge(f"the body is over {limit} bytes")
+            parts.append(part)
+        return b"".join(parts)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """The body, part by part."""
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            if message.get("body"):
+                yield message["body"]
+            if not message.get("more_body", False):
+                return
+
+    async def disconnected(self) -> None:
+        """Return when the client has gone away. Only after the body was read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+class Reply:
+    """One HTTP answer: its body is bytes, or an iterator of them."""
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self,
+        status: int,
+        body: bytes | AsyncIterator[bytes] = b"",
+        headers: Headers | None = None,
+        content_type: bytes = b"application/json",
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.headers = headers or []
+        self.content_type = content_type
+
+    @classmethod
+    def of_error(cls, error: FencegateError, headers: Headers | None = None) -> "Reply":
+        status, body, extra = problem(error)
+        return cls(status, body, [*extra, *(headers or [])], b"application/problem+json")
+
+
+Handler = Callable[[Request], Awaitable[Reply]]
+Router = Callable[[str, bytes], Handler | None]
+
+
+class ThinApp:
+    """An ASGI app: `route(method, raw_path)` gives the handler; what it doesn't know goes to `fallback`."""
+
+    def __init__(self, route: Router, fallback: App) -> None:
+        self._route = route
+        self._fallback = fallback
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handler = None
+        if scope["type"] == "http":
+            handler = self._route(scope["method"], scope.get("raw_path") or scope["path"].encode())
+        if handler is None:
+            await self._fallback(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        try:
+            reply = await handler(request)
+        except FencegateError as error:
+            reply = Reply.of_error(error)
+        except Disconnected:
+            return
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("unexpected error in %s %s", request.method, request.path[:200])
+            reply = Reply.of_error(FencegateError("an unexpected error; it was logged"))
+        await _send(reply, send, head=scope["method"] == "HEAD")
+
+
+async def _send(reply: Reply, send: Send, *, head: bool) -> None:
+    headers: Headers = [(b"content-type", reply.content_type), *reply.headers]
+    if isinstance(reply.body, bytes):
+        if not (head and any(name == b"content-length" for name, _ in reply.headers)):
+            headers.append((b"content-length", b"%d" % len(reply.body)))
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if head else reply.body})
+        return
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    if not head:
+        async for part in reply.body:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def decode_name(raw: bytes, field: str) -> str:
+    """A percent-decoded piece of a raw path; invalid UTF-8 is refused, not replaced."""
+    try:
+        return unquote_to_bytes(raw).decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInput(field, "is not UTF-8") from None
+
+
+def query_params(query: bytes, allowed: frozenset[str]) -> dict[str, str]:
+    """The query's parameters, each at most once; an unknown one is refused."""
+    found: dict[str, str] = {}
+    for pair in query.split(b"&") if query else ():
+        raw_name, _, raw_value = pair.replace(b"+", b" ").partition(b"=")
+        name = decode_name(raw_name, "query")
+        if name not in allowed:
+            raise InvalidInput(name[:64] or "query", "is not a parameter of this call")
+        if name in found:
+            raise InvalidInput(name, "is given twice")
+        found[name] = decode_name(raw_value, name)
+    return found
