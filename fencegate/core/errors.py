@@ -93,6 +93,20 @@ class InvalidInput(FencegateError):
         return f"INVALID_{snake.strip('_').upper() or 'INPUT'}"
 
 
+class KeyRequired(InvalidInput):
+    """The call is about one key of the resource, and the path names none."""
+
+
+class MethodNotAllowed(FencegateError):
+    """This can't be asked of what the path names; `allow` tells what can."""
+
+    code = "METHOD_NOT_ALLOWED"
+
+    def __init__(self, detail: str, allow: str) -> None:
+        super().__init__(detail, allow=allow)
+        self.allow = allow
+
+
 class TooLarge(FencegateError):
     """The body is over the limit: send less."""
 
@@ -172,6 +186,16 @@ class PreconditionFailed(FencegateError):
     code = "PRECONDITION_FAILED"
 
 
+class RangeNotSatisfiable(FencegateError):
+    """The object has no such bytes; `size` tells how many it has."""
+
+    code = "RANGE_NOT_SATISFIABLE"
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"the object has {size} bytes, and none of them in this range", size=size)
+        self.size = size
+
+
 class NotFound(FencegateError):
     """There is nothing under this key."""
 
@@ -206,6 +230,8 @@ HTTP_STATUS: Final[Mapping[type[FencegateError], tuple[int, str]]] = {
     TooManyWaiters: (429, "The queue of this lock is full"),
     RateLimited: (429, "Too many requests"),
     InvalidInput: (422, "A field of the request is wrong"),
+    KeyRequired: (400, "The call needs a key"),
+    MethodNotAllowed: (405, "Not a method of this path"),
     TooLarge: (413, "The body is over the limit"),
     NotSupported: (501, "Not supported here"),
     StoreUnavailable: (503, "The lock store can't be reached"),
@@ -217,6 +243,7 @@ HTTP_STATUS: Final[Mapping[type[FencegateError], tuple[int, str]]] = {
     BadSequencer: (401, "The sequencer can't be verified"),
     TokenNotForThisKey: (403, "The token is of another lock"),
     PreconditionFailed: (412, "The precondition did not hold"),
+    RangeNotSatisfiable: (416, "No such bytes"),
     NotFound: (404, "Nothing under this key"),
     ResourceUnavailable: (503, "The resource can't be reached"),
     UnsafeConfiguration: (500, "The configuration is unsafe"),

@@ -8,7 +8,7 @@ from fencegate.core.errors import InvalidInput, UnsafeConfiguration
 MAX_LOCK_KEY_BYTES = 1024
 MAX_ID_BYTES = 256
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\U0010ffff]")
 _HOLE = re.compile(r"\{([^{}]*)\}")
 
 
@@ -62,7 +62,7 @@ class Guard:
                     f"resource {self.resource!r}: the guard {self.template!r} names {{{hole}}}, "
                     f"but only {', '.join('{' + name + '}' for name in sorted(allowed))} can be filled in"
                 )
-        if _HOLE.sub("", self.template).strip("{}") != _HOLE.sub("", self.template):
+        if not {"{", "}"}.isdisjoint(_HOLE.sub("", self.template)):
             raise UnsafeConfiguration(f"resource {self.resource!r}: unbalanced braces in the guard {self.template!r}")
 
     @property

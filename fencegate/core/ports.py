@@ -37,7 +37,8 @@ class Interval(NamedTuple):
     latest: int
 
 
-class LogEntry(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LogEntry:
     """One line of the change log: `index` tells apart the lines of one commit."""
 
     revision: int
@@ -48,7 +49,7 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What `Store.changes` brings: log entries in order, or `reset`: what you knew is too old; start from `revision`."""
+    """What `Store.changes` brings: log entries in order; or `reset`, when the past is gone: go on from `revision`."""
 
     revision: int
     entries: Sequence[LogEntry] = ()

@@ -61,9 +61,9 @@ class Request:
         if message["type"] == "http.disconnect":
             raise Disconnected
         body: bytes = message.get("body", b"")
+        if len(body) > limit:
+            raise TooLarge(f"the body is over {limit} bytes")
         if not message.get("more_body", False):  # the common case: one message
-            if len(body) > limit:
-                raise TooLarge(f"the body is over {limit} bytes")
             return body
         parts = [body]
         size = len(body)
@@ -148,9 +148,13 @@ class ThinApp:
 
 
 async def _send(reply: Reply, send: Send, *, head: bool) -> None:
-    headers: Headers = [(b"content-type", reply.content_type), *reply.headers]
+    headers: Headers = list(reply.headers)
+    if reply.body or head:
+        headers.insert(0, (b"content-type", reply.content_type))
     if isinstance(reply.body, bytes):
-        if not (head and any(name == b"content-length" for name, _ in reply.headers)):
+        if reply.status not in (204, 304) and not (
+            head and any(name == b"content-length" for name, _ in reply.headers)
+        ):
             headers.append((b"content-length", b"%d" % len(reply.body)))
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if head else reply.body})

@@ -1,6 +1,8 @@
 """JSON as it comes from outside: strict, and with duplicate keys refused."""
 
 import json
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,9 +17,8 @@ dumps = msgspec.json.Encoder().encode
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        again = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(again[:64], "is given twice")
+        again = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise InvalidInput(again[:64].encode(errors="replace").decode(), "is given twice")
     return found
 
 
@@ -42,8 +43,12 @@ def loads(body: bytes) -> Any:
 
 def convert(body: bytes, to: type[T]) -> T:
     """Decode a body into a msgspec structure; what doesn't fit raises InvalidInput with the field's name."""
-    data = loads(body) if body else {}
-    if not isinstance(data, dict):
+    return convert_value(loads(body) if body else {}, to)
+
+
+def convert_value(data: Any, to: type[T]) -> T:
+    """The same for what was decoded already."""
+    if not isinstance(data, Mapping):
         raise InvalidInput("body", "must be a JSON object")
     try:
         return msgspec.convert(data, to)

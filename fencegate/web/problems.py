@@ -1,15 +1,13 @@
 """Errors as problem documents (RFC 9457), by the one table of `core.errors`."""
 
-from fencegate.core.errors import HTTP_STATUS, FencegateError
+from fencegate.core.errors import HTTP_STATUS, FencegateError, MethodNotAllowed
 from fencegate.web.json import dumps
-
-_TITLES = HTTP_STATUS
 
 
 def status_of(error: FencegateError) -> tuple[int, str]:
     for kind in type(error).__mro__:
-        if kind in _TITLES:
-            return _TITLES[kind]
+        if kind in HTTP_STATUS:
+            return HTTP_STATUS[kind]
     return 500, "Internal error"
 
 
@@ -29,4 +27,6 @@ def problem(error: FencegateError) -> tuple[int, bytes, list[tuple[bytes, bytes]
     if status in (429, 503) or "retryAfterMillis" in error.members:
         seconds = -(-int(error.members.get("retryAfterMillis", 1000)) // 1000)
         headers.append((b"retry-after", b"%d" % max(1, seconds)))
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", error.allow.encode()))
     return status, dumps(document), headers

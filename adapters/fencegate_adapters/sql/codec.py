@@ -1,0 +1,192 @@
+"""Columns as JSON and back: decimals and 64-bit integers as strings, times as RFC 3339, bytes as base64."""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple
+
+from sqlalchemy import types
+from sqlalchemy.types import TypeEngine
+
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,18})", re.ASCII)
+_DECIMAL = re.compile(r"-?[0-9]{1,200}(\.[0-9]{1,200})?", re.ASCII)
+_DATE_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIME = re.compile(r"\d\d:\d\d:\d\d(\.\d{1,6})?", re.ASCII)
+
+_SAFE_INTEGER = 2**53 - 1
+_MAX_DIGITS_OF_A_DOUBLE = 15
+
+
+class Codec(NamedTuple):
+    """How the values of one column travel. `decode` raises ValueError with what it expected; null is not its matter."""
+
+    decode: Callable[[Any], Any]
+    encode: Callable[[Any], Any]
+
+
+def codec_of(kind: TypeEngine[Any]) -> Codec | None:
+    """The codec of a column type; None when there is none."""
+    found = next((codec for base, codec in _CODECS if isinstance(kind, base)), None)
+    if found is not None and isinstance(kind, types.DateTime) and kind.timezone:
+        naive = found.decode
+        return found._replace(decode=lambda value: naive(value).replace(tzinfo=UTC))
+    return found
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, str) and _INTEGER.fullmatch(value) and value != "-0":
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise ValueError("must be a whole number of at most 64 bits")
+    return value
+
+
+def _integer_json(value: Any) -> Any:
+    return value if isinstance(value, int) and abs(value) <= _SAFE_INTEGER else str(value)
+
+
+def _decimal(value: Any) -> Decimal:
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        return Decimal(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _SAFE_INTEGER:
+        return Decimal(value)
+    if isinstance(value, float):
+        exact = _of_float(value)
+        if exact is not None:
+            return exact
+    raise ValueError('must be a decimal number, best as a string: "12.50"')
+
+
+def _of_float(value: float) -> Decimal | None:
+    """The decimal that the sender wrote; None when a double can't tell."""
+    try:
+        number = Decimal(repr(value))
+    except InvalidOperation:
+        return None
+    fits = number.is_finite() and len(number.as_tuple().digits) <= _MAX_DIGITS_OF_A_DOUBLE
+    return number if fits else None
+
+
+def _decimal_json(value: Any) -> str:
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("is too large for a floating-point number") from None
+
+
+def _float_json(value: Any) -> Any:
+    finite = isinstance(value, int) or (isinstance(value, float) and value - value == 0)
+    return value if finite else str(value)
+
+
+# --- times -----------------------------------------------------------------------------------------------------------
+
+
+def _parsed(pattern: re.Pattern[str], parse: Callable[[str], Any], expected: str) -> Callable[[Any], Any]:
+    def decode(value: Any) -> Any:
+        if isinstance(value, str) and pattern.fullmatch(value):
+            try:
+                return parse(value)
+            except (ValueError, OverflowError):
+                pass
+        raise ValueError(f"must be {expected}")
+
+    return decode
+
+
+def _utc(text: str) -> datetime:
+    """Without a zone, for most columns keep none; `codec_of` puts it back for the ones that do."""
+    return datetime.fromisoformat(text).astimezone(UTC).replace(tzinfo=None)
+
+
+def _datetime_json(value: Any) -> str:
+    if not isinstance(value, datetime):
+        return str(value)
+    in_utc = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+    return f"{in_utc.isoformat()}Z"
+
+
+def _iso(value: Any) -> str:
+    return value.isoformat() if isinstance(value, date | time) else str(value)
+
+
+_RFC3339 = "a time as in RFC 3339 with its offset: 2030-01-31T12:00:00Z"
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a surrogate pair, which is not a character") from None
+    return value
+
+
+def _bytes(value: Any) -> bytes:
+    try:
+        decoded = base64.b64decode(value, validate=True) if isinstance(value, str) else None
+    except (binascii.Error, ValueError):
+        decoded = None
+    if decoded is None or base64.b64encode(decoded).decode() != value:
+        raise ValueError("must be bytes in base64")
+    return decoded
+
+
+def _bytes_json(value: Any) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def _scalar(value: Any) -> Any:
+    """For a column without a type: SQLite keeps whatever it is given."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("must be a string or a number")
+    return _text(value) if isinstance(value, str) else _integer(value) if isinstance(value, int) else value
+
+
+def _scalar_json(value: Any) -> Any:
+    return _bytes_json(value) if isinstance(value, bytes) else _integer_json(value) if isinstance(value, int) else value
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+# The first that fits counts, so what derives from another stands before it.
+_CODECS: tuple[tuple[type[Any], Codec], ...] = (
+    (types.Boolean, Codec(_boolean, _same)),
+    (types.BigInteger, Codec(_integer, str)),
+    (types.Integer, Codec(_integer, _integer_json)),
+    (types.Float, Codec(_float, _float_json)),
+    (types.Numeric, Codec(_decimal, _decimal_json)),
+    (types.Enum, Codec(_text, _same)),
+    (types.String, Codec(_text, _same)),
+    (types.DateTime, Codec(_parsed(_DATE_TIME, _utc, _RFC3339), _datetime_json)),
+    (types.Date, Codec(_parsed(_DATE, date.fromisoformat, "a date: 2030-01-31"), _iso)),
+    (types.Time, Codec(_parsed(_TIME, time.fromisoformat, "a time of day: 12:00:00"), _iso)),
+    (types.LargeBinary, Codec(_bytes, _bytes_json)),
+    (types.JSON, Codec(_same, _same)),
+    (types.NullType, Codec(_scalar, _scalar_json)),
+)

@@ -1,0 +1,119 @@
+"""`python -m bench`: starts the arms, runs them in turns, and prints what came out.
+
+In turns (A B A B …), because a disk and a machine drift: what is compared must have met the same weather.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench import binaries, summary
+from bench.arm import Arm, Sample
+from bench.embedded import EmbeddedLocks
+from bench.etcd import EtcdLocks
+from bench.server import NotServing
+from bench.summary import Goal
+
+GOALS = (
+    Goal("fencegate-32", "fencegate-1", at_least=3.0),
+    Goal("fencegate-32", "etcd-32", at_least=1.1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One arm under so many clients."""
+
+    arm: Arm
+    clients: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm.name}-{self.clients}"
+
+
+def measurements() -> list[Measurement]:
+    arms: list[Arm] = [EtcdLocks(), EmbeddedLocks()]
+    return [Measurement(arm, clients) for clients in (1, 32) for arm in arms]
+
+
+def measure(chosen: Sequence[Measurement], rounds: int, seconds: float) -> dict[str, list[Sample]]:
+    """Start every arm once, then run the measurements in turns; whatever happens, stop what was started."""
+    samples: dict[str, list[Sample]] = {one.name: [] for one in chosen}
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with ExitStack() as stack:
+        folder = stack.enter_context(_data_folder())
+        progress = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+        task = progress.add_task("", total=rounds * len(chosen))
+        for name, arm in {one.arm.name: one.arm for one in chosen}.items():
+            progress.update(task, description=f"starting {name}")
+            (Path(folder) / name).mkdir()
+            stack.callback(arm.stop)
+            arm.start(Path(folder) / name)
+        for turn in range(1, rounds + 1):
+            for one in chosen:
+                progress.update(task, description=f"round {turn} of {rounds}: {one.name}")
+                samples[one.name].append(one.arm.run(one.clients, seconds))
+                progress.advance(task)
+    return samples
+
+
+def _data_folder() -> "tempfile.TemporaryDirectory[str]":
+    """Beside the code, not in the system's temporary folder: that is often memory, where durable costs nothing."""
+    build = Path(__file__).parents[1] / "build"
+    build.mkdir(exist_ok=True)
+    return tempfile.TemporaryDirectory(prefix="bench-", dir=build)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    names = [one.name for one in measurements()]
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=4.0, help="how long a run counts, per arm and round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", metavar="ARM", choices=names, default=names, help=", ".join(names))
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
+    arguments = parser.parse_args(argv)
+    if arguments.rounds < 1 or not 0.1 <= arguments.seconds <= 600:
+        parser.error("--rounds must be at least 1, and --seconds between 0.1 and 600")
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _arguments(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, so that the arms are stopped
+    chosen = [one for one in measurements() if one.name in arguments.only]
+    try:
+        binaries.wrk()
+        samples = measure(chosen, arguments.rounds, arguments.seconds)
+    except binaries.Missing as missing:
+        print(f"{missing}. Or choose other arms with --only.", file=sys.stderr)
+        return 1
+    except NotServing as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    console = Console()
+    console.print(summary.cycles_table(samples))
+    if summary.measurable(samples, GOALS):
+        console.print(summary.ratios_table(samples, GOALS))
+    for name, error in summary.errors_of(samples).items():
+        console.print(f"[red]{name} had errors, so this is not a result.[/] The first: ", end="")
+        console.print(error, markup=False)
+    outcome = summary.as_json(samples, GOALS) | {"rounds": arguments.rounds, "seconds": arguments.seconds}
+    if arguments.json:
+        print(json.dumps(outcome))
+    return 0 if outcome["valid"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""A lease in another process's hands: what `export` writes, and taking it up by a renewal."""
+
+import asyncio
+import json
+
+from fencegate.client.attempt import WORTH_REPEATING, pause_s, within
+from fencegate.client.grant import Grant, renewed
+from fencegate.client.transport import Transport
+from fencegate.clock import Clock
+from fencegate.core.errors import FencegateError, InvalidInput, LockExpired, LockLost, NotOwner
+from fencegate.core.names import check_lock_key
+from fencegate.core.token import Token
+
+_FORM = "fencegate-lease-1"
+
+
+def export_grant(grant: Grant) -> str:
+    """What has to be known of a lease to go on with it.
+
+    It holds the secret lockToken, so pass it on with care. It holds no deadline: the clocks of two processes need not
+    compare, so whoever takes it up begins with a renewal.
+    """
+    return json.dumps(
+        {
+            "form": _FORM,
+            "lockKey": grant.lock_key,
+            "lockToken": grant.lock_token,
+            "ownerId": grant.owner_id,
+            "fencingToken": grant.token.wire,
+            "sequencer": grant.sequencer,
+            "ttlMillis": grant.ttl_ms,
+        }
+    )
+
+
+def import_grant(exported: str) -> Grant:
+    """The grant of an exported lease, already past its deadline: it is worth nothing until it was renewed."""
+    try:
+        data = json.loads(exported)
+        if data["form"] != _FORM:
+            raise ValueError(data["form"])
+        return Grant(
+            lock_key=check_lock_key(data["lockKey"]),
+            lock_token=str(data["lockToken"]),
+            owner_id=str(data["ownerId"]),
+            token=Token.parse(data["fencingToken"]),
+            sequencer=data["sequencer"],
+            ttl_ms=int(data["ttlMillis"]),
+            started_us=0,
+            deadline_us=0,
+        )
+    except (ValueError, KeyError, TypeError, FencegateError):
+        raise InvalidInput("exported", "is not what lease.export() wrote") from None
+
+
+class Attachment:
+    """Takes a lease up where another process left it. There is nothing to undo: it is still the other's."""
+
+    doubtful = False
+
+    def __init__(self, exported: Grant, clock: Clock, timeout_s: float) -> None:
+        self._grant = exported
+        self._clock = clock
+        self._timeout_s = timeout_s
+
+    async def run(self, transport: Transport) -> Grant:
+        grant = self._grant
+        until_us = self._clock.monotonic_us() + self._timeout_s * 1e6
+        failures = 0
+        while True:
+            started_us = self._clock.monotonic_us()
+            try:
+                reply = await within(transport.renew(grant.lock_key, grant.renewal_body()), self._timeout_s)
+                return renewed(grant, reply, started_us)
+            except (LockExpired, NotOwner) as error:
+                raise LockLost(f"the lease of {grant.lock_key!r} is over: {error.detail}") from error
+            except WORTH_REPEATING:
+                failures += 1
+                if self._clock.monotonic_us() >= until_us:
+                    raise
+            await asyncio.sleep(pause_s(failures, self._clock))
+
+    async def undo(self, transport: Transport) -> None:
+        return None

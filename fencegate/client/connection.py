@@ -1,0 +1,140 @@
+"""What a client is in this process: its address, its owner, a transport for each event loop, and its live leases."""
+
+import asyncio
+import logging
+import os
+import socket
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from fencegate.client.background import background
+from fencegate.client.lease import LeaseCore
+from fencegate.client.renewal import keep
+from fencegate.client.transport import Transport, open_transport
+from fencegate.clock import Clock
+from fencegate.core.errors import FencegateError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+log = logging.getLogger("fencegate.client")
+
+Work = Callable[[Transport], Awaitable[None]]
+
+
+class Connection:
+    """Shared by both faces of a client. Nothing happens before its first use.
+
+    A transport belongs to one event loop, so there is one for each that this client is used in, and one for the
+    background thread. After a fork the child begins anew, as another owner: by the parent's name it would be let in
+    re-entrantly where the parent holds.
+    """
+
+    def __init__(self, url: str, owner_id: str | None, timeout_s: float, clock: Clock) -> None:
+        self.url = url
+        self.timeout_s = timeout_s
+        self.clock = clock
+        self.owner_id = owner_id or _own_name(clock)
+        self._given_owner_id = owner_id
+        self._transports: dict[asyncio.AbstractEventLoop, _LoopTransport] = {}
+        self._keepers: dict[LeaseCore, Future[None]] = {}
+        self._left_behind: list[object] = []
+        _connections.add(self)
+
+    async def transport(self) -> Transport:
+        """The transport of the running event loop."""
+        loop = asyncio.get_running_loop()
+        found = self._transports.get(loop)
+        if found is None:
+            for other in list(self._transports):
+                if other.is_closed():
+                    self._transports.pop(other, None)
+            found = self._transports[loop] = _LoopTransport()
+        return await found.get(self.url, self.timeout_s)
+
+    def keep(self, lease: LeaseCore) -> None:
+        """Renew this lease from now on."""
+        keeper = background().spawn(keep(lease, self.transport, self.clock, self.timeout_s))
+        self._keepers[lease] = keeper
+        keeper.add_done_callback(lambda _: self._keepers.pop(lease, None))
+
+    def let_go(self, lease: LeaseCore) -> None:
+        """Renew this lease no more."""
+        keeper = self._keepers.pop(lease, None)
+        if keeper is not None:
+            keeper.cancel()
+
+    def leases(self) -> list[LeaseCore]:
+        return list(self._keepers)
+
+    def owe(self, work: Work) -> None:
+        """Have this done in the background, where no cancellation and no closing loop can reach it."""
+
+        async def do() -> None:
+            try:
+                await work(await self.transport())
+            except FencegateError as error:
+                log.warning("given up in the background; the TTL will settle it: %s", error.detail)
+
+        background().owe(do())
+
+    async def close_here(self) -> None:
+        """Close the transport of the running event loop. The next use opens another."""
+        found = self._transports.pop(asyncio.get_running_loop(), None)
+        if found is not None:
+            await found.close()
+
+    def _after_fork_in_child(self) -> None:
+        # Kept, not dropped: their finalizers would act on connections and loops that are the parent's.
+        self._left_behind += [self._transports, self._keepers]
+        self._transports, self._keepers = {}, {}
+        suffix = self.clock.random_id(4)
+        self.owner_id = f"{self._given_owner_id}:{suffix}" if self._given_owner_id else _own_name(self.clock)
+
+
+class _LoopTransport:
+    """The transport of one event loop, opened at first use and closed with its loop."""
+
+    def __init__(self) -> None:
+        self._opening = asyncio.Lock()
+        self._life: AsyncGenerator[Transport, None] | None = None
+        self._transport: Transport | None = None
+
+    async def get(self, url: str, timeout_s: float) -> Transport:
+        if self._transport is None:
+            async with self._opening:
+                if self._transport is None:
+                    self._life = _living(url, timeout_s)
+                    self._transport = await anext(self._life)
+        return self._transport
+
+    async def close(self) -> None:
+        if self._life is not None:
+            await self._life.aclose()
+
+
+async def _living(url: str, timeout_s: float) -> AsyncGenerator[Transport, None]:
+    """A transport for as long as its loop lives: `asyncio.run` closes the generators that are left when it ends."""
+    transport = await open_transport(url, timeout_s)
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+def _own_name(clock: Clock) -> str:
+    """Unique per process start: a restarted worker must not be let in as the zombie that it replaces."""
+    return f"{socket.gethostname()[:64]}:{os.getpid()}:{clock.random_id(6)}"
+
+
+_connections: "weakref.WeakSet[Connection]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for connection in list(_connections):
+        connection._after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,67 @@
+"""A grant as the lock service gave it, with the deadline up to which this process may believe in it."""
+
+from dataclasses import dataclass
+
+from fencegate.client.transport import Json
+from fencegate.core.errors import FencegateError, LockLost, OutcomeUnknown
+from fencegate.core.token import Token
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What an acquire or a renewal brought. `started_us` and `deadline_us` are on this process's monotonic clock."""
+
+    lock_key: str
+    lock_token: str
+    owner_id: str
+    token: Token
+    sequencer: str | None
+    ttl_ms: int
+    started_us: int
+    deadline_us: int
+
+    def release_body(self) -> Json:
+        return {"lockToken": self.lock_token, "ownerId": self.owner_id}
+
+    def renewal_body(self) -> Json:
+        return {**self.release_body(), "ttlMillis": self.ttl_ms}
+
+
+def margin_us(ttl_ms: int) -> int:
+    """How much earlier than the lock service a client gives up: 1 % of the TTL, and at least 50 ms.
+
+    It covers two clocks that don't run at quite the same rate, and the moment between asking `held` and acting.
+    """
+    return max(50_000, ttl_ms * 10)
+
+
+def granted(lock_key: str, body: Json, reply: Json, started_us: int) -> Grant:
+    """Read the answer to an acquire that left at `started_us`."""
+    return _read(lock_key, {**body, **reply}, started_us)
+
+
+def renewed(grant: Grant, reply: Json, started_us: int) -> Grant:
+    """Read the answer to a renewal of `grant` that left at `started_us`."""
+    again = _read(grant.lock_key, {**grant.renewal_body(), **reply}, started_us)
+    if again.token != grant.token:  # another lease than ours was lengthened: fail closed
+        raise LockLost(f"the renewal of {grant.lock_key!r} brought token {again.token}, not {grant.token}")
+    return again
+
+
+def _read(lock_key: str, answer: Json, started_us: int) -> Grant:
+    try:
+        ttl_ms = int(answer["ttlMillis"])
+        # From before the request left: the lease can't have begun earlier than that.
+        deadline_us = started_us + int(answer["remainingMillis"]) * 1000 - margin_us(ttl_ms)
+        return Grant(
+            lock_key=lock_key,
+            lock_token=str(answer["lockToken"]),
+            owner_id=str(answer["ownerId"]),
+            token=Token.parse(str(answer["fencingToken"])),
+            sequencer=answer.get("sequencer"),
+            ttl_ms=ttl_ms,
+            started_us=started_us,
+            deadline_us=deadline_us,
+        )
+    except (KeyError, TypeError, ValueError, FencegateError) as error:
+        raise OutcomeUnknown(f"the lock service's answer about {lock_key!r} can't be read ({error!r})") from error

@@ -1,0 +1,126 @@
+"""The lock calls over HTTP: the only module of the client that knows httpx."""
+
+import ssl
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from fencegate.client.transport import Json
+from fencegate.core import errors
+from fencegate.core.errors import FencegateError, InvalidInput, OutcomeUnknown, StoreUnavailable
+
+# uvicorn and most proxies drop an idle connection after 5 s or more; one that we drop first can't be cut under a call.
+_KEEP_IDLE_S = 3.0
+
+_REFUSALS: Mapping[str, type[FencegateError]] = {
+    kind.code: kind
+    for kind in (
+        errors.LockHeld,
+        errors.NotOwner,
+        errors.LockExpired,
+        errors.LockFree,
+        errors.RequestIdReused,
+        errors.TooManyWaiters,
+        errors.RateLimited,
+        errors.TooLarge,
+        errors.NotSupported,
+        errors.StoreUnavailable,
+        errors.OutcomeUnknown,
+        errors.ShuttingDown,
+    )
+}
+_PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail", "error"})
+
+
+class HttpTransport:
+    """REST calls to a lock service.
+
+    Connections are not limited in number: a waiting acquire occupies one, and must not keep a renewal from leaving.
+    How long an answer may take is up to the caller; only connecting has a limit here.
+    """
+
+    def __init__(self, url: str, connect_timeout_s: float) -> None:
+        self._url = url.rstrip("/")
+        self._http = httpx.AsyncClient(
+            timeout=httpx.Timeout(None, connect=connect_timeout_s),
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_IDLE_S),
+            verify=ssl.create_default_context() if url.startswith("https:") else False,
+            trust_env=False,
+        )
+
+    async def acquire(self, lock_key: str, body: Mapping[str, Any]) -> Json:
+        return await self._post(lock_key, "acquire", body)
+
+    async def renew(self, lock_key: str, body: Mapping[str, Any]) -> Json:
+        return await self._post(lock_key, "renew", body)
+
+    async def release(self, lock_key: str, body: Mapping[str, Any]) -> Json:
+        return await self._post(lock_key, "release", body)
+
+    async def force_release(self, lock_key: str, body: Mapping[str, Any]) -> Json:
+        return await self._post(lock_key, "force-release", body)
+
+    async def status(self, lock_key: str) -> Json:
+        return await self._send("GET", f"/v1/locks/{quote(lock_key, safe='')}")
+
+    async def list_locks(
+        self, *, prefix: str = "", namespace: str | None = None, limit: int = 100, cursor: str = ""
+    ) -> Json:
+        query: dict[str, str | int] = {"limit": limit}
+        given = {"prefix": prefix, "namespace": namespace, "cursor": cursor}
+        query |= {name: value for name, value in given.items() if value}
+        return await self._send("GET", "/v1/locks", params=query)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _post(self, lock_key: str, verb: str, body: Mapping[str, Any]) -> Json:
+        try:
+            content = msgspec.json.encode(body)
+        except TypeError as error:
+            raise InvalidInput("metadata", f"is not JSON ({error})") from None
+        headers = {"content-type": "application/json"}
+        path = f"/v1/locks/{quote(lock_key, safe='')}/{verb}"
+        return await self._send("POST", path, content=content, headers=headers)
+
+    async def _send(self, method: str, path: str, **parts: Any) -> Json:
+        try:
+            response = await self._http.request(method, self._url + path, **parts)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+            raise StoreUnavailable(f"no lock service answers at {self._url} ({_why(error)}); is it running?") from error
+        except httpx.HTTPError as error:
+            raise OutcomeUnknown(f"{self._url} was asked, but its answer was lost ({_why(error)})") from error
+        return _answer(response)
+
+
+def _why(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _answer(response: httpx.Response) -> Json:
+    try:
+        document = msgspec.json.decode(response.content)
+    except msgspec.DecodeError:
+        document = None
+    if response.is_success and isinstance(document, dict):
+        return document
+    raise _refusal(response.status_code, document if isinstance(document, dict) else {})
+
+
+def _refusal(status: int, document: Json) -> FencegateError:
+    """The error that a problem document stands for."""
+    code = document.get("error")
+    detail = str(document.get("detail") or f"the lock service answered {status}")
+    members = {name: value for name, value in document.items() if name not in _PROBLEM_MEMBERS}
+    if isinstance(code, str) and code in _REFUSALS:
+        return _REFUSALS[code](detail, **members)
+    if isinstance(code, str) and code.startswith("INVALID_"):
+        field = str(document.get("field") or "body")
+        return InvalidInput(field, detail.removeprefix(f"{field}: "))
+    if 400 <= status < 500:
+        return FencegateError(detail, error=code, **members)
+    # Not in our words: a proxy, or a server that failed half way. It may have been done.
+    return OutcomeUnknown(f"{detail} (status {status})", **members)

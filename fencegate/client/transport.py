@@ -1,0 +1,52 @@
+"""How a client reaches the lock service: over HTTP, or through an engine in this very process."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from fencegate.core.errors import InvalidInput
+
+Json = dict[str, Any]
+"""A JSON object as the lock service speaks it: camelCase, lengths in milliseconds."""
+
+
+class Transport(Protocol):
+    """The lock calls, one to one, with the bodies and answers of the REST calls. Belongs to one event loop.
+
+    What the lock service refuses is raised as the error of `fencegate.core.errors` that has its code. A call that
+    surely didn't arrive raises StoreUnavailable, one that may have arrived OutcomeUnknown.
+    """
+
+    async def acquire(self, lock_key: str, body: Mapping[str, Any]) -> Json: ...
+
+    async def renew(self, lock_key: str, body: Mapping[str, Any]) -> Json: ...
+
+    async def release(self, lock_key: str, body: Mapping[str, Any]) -> Json: ...
+
+    async def force_release(self, lock_key: str, body: Mapping[str, Any]) -> Json: ...
+
+    async def status(self, lock_key: str) -> Json: ...
+
+    async def list_locks(
+        self, *, prefix: str = "", namespace: str | None = None, limit: int = 100, cursor: str = ""
+    ) -> Json: ...
+
+    async def close(self) -> None: ...
+
+
+def check_url(url: str) -> str:
+    """Refuse at once what can't be an address; whether a server is there shows at the first call."""
+    scheme, separator, _ = url.partition("://")
+    if not separator or not scheme:
+        raise InvalidInput("url", f"{url!r} is not an address; try http://127.0.0.1:7420 or sqlite:///locks.db")
+    return url
+
+
+async def open_transport(url: str, timeout_s: float) -> Transport:
+    """A transport for the running event loop. Its library is loaded here, so that importing us stays quick."""
+    if url.startswith(("http://", "https://")):
+        from fencegate.client.http import HttpTransport
+
+        return HttpTransport(url, timeout_s)
+    from fencegate_lockservice.embedded import open_api
+
+    return await open_api(url)

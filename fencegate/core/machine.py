@@ -1,0 +1,474 @@
+"""Every rule of the lock, in one pure function.
+
+How to think of it. A lock key has one record: who holds it, whom it is offered to, who waits, and the last token. A
+command is judged against that record and the time, and the answer is data: what to write, what to tell the caller,
+what to log. Nothing here acts. Whoever calls commits the writes on condition that the entries it showed us are
+unchanged, or comes back with newer ones.
+
+Each command goes through the same three steps:
+  1. time passes: leases that ran out end, an offer that lapsed goes back, places that nobody came back for are dropped;
+  2. the command itself;
+  3. hand over: a lock that nobody holds is offered to the first waiter who is there to take it.
+
+The token is minted in one place, `_mint`: one above everything this commit has seen, and not below the clock. Order
+within a key comes from `last + 1` under compare-and-set, with no clock in the argument; the clock only lifts it, so
+that tokens go on rising after a record, or a whole store, was lost.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from fencegate.core.errors import (
+    LockExpired,
+    LockFree,
+    LockHeld,
+    NotOwner,
+    RequestIdReused,
+    TooManyWaiters,
+)
+from fencegate.core.model import (
+    DEFAULT_LIMITS,
+    Acquire,
+    Claimant,
+    Command,
+    Done,
+    Ending,
+    Event,
+    Expire,
+    Floor,
+    ForceRelease,
+    Forget,
+    Granted,
+    Hold,
+    Leave,
+    Limits,
+    LockRecord,
+    Need,
+    Nothing,
+    Offer,
+    Outcome,
+    Queued,
+    Record,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    Step,
+    TakeUp,
+    Waiter,
+    done_entry,
+    floor_entry,
+    lock_entry,
+    request_of,
+)
+from fencegate.core.ports import Interval
+
+_FRESH = LockRecord()
+
+
+def transition(
+    records: Mapping[str, Record | None], command: Command, now: Interval, limits: Limits = DEFAULT_LIMITS
+) -> Step | Need:
+    """What `command` does to these entries at `now`; or which entries it needs to know (None stands for 'absent')."""
+    missing = tuple(entry for entry in _entries(records, command) if entry not in records)
+    if missing:
+        return Need(missing)
+    turn = _Turn(records, command.lock_key, now, limits)
+    turn.pass_time()
+    outcome = _RULES[type(command)](turn, command)
+    turn.hand_over()
+    return turn.step(outcome)
+
+
+def live_hold(record: LockRecord, now: Interval) -> Hold | None:
+    """The hold that counts now, for whoever only looks: the first one whose lease has not run out."""
+    return next((hold for hold in record.holds if not _lapsed(hold, now)), None)
+
+
+def wakes_at(record: LockRecord) -> int | None:
+    """When time alone next changes something that others should hear of: a lease or an offer ends."""
+    times = [hold.expires_us for hold in record.holds]
+    if record.offer is not None:
+        times.append(record.offer.until_us)
+    return min(times, default=None)
+
+
+def _entries(records: Mapping[str, Record | None], command: Command) -> list[str]:
+    """The entries that decide this command: the lock's own, and what is remembered beyond it."""
+    entry = lock_entry(command.lock_key)
+    found = [entry]
+    match command:
+        case Acquire(named=True):
+            found.append(done_entry(command.lock_key, command.who.request))
+        case Renew() | Release():
+            # Only a lock token that is not in the record leads to the past; the common case needs one entry.
+            record = records.get(entry)
+            if entry in records and not (isinstance(record, LockRecord) and _hold_of(record, command.lock_token)):
+                found.append(done_entry(command.lock_key, request_of(command.lock_token)))
+        case _:
+            pass
+    if isinstance(command, Forget) or (isinstance(command, Acquire) and records.get(entry, _FRESH) is None):
+        found.append(floor_entry(command.lock_key))
+    return found
+
+
+def _lapsed(hold: Hold, now: Interval) -> bool:
+    """The one place that judges whether a lease ran out: only when it surely did."""
+    return hold.expires_us <= now.earliest
+
+
+def _hold_of(record: LockRecord, lock_token: str) -> Hold | None:
+    return next((hold for hold in record.holds if hold.who.lock_token == lock_token), None)
+
+
+def _is_there(waiter: Waiter) -> bool:
+    """Whether somebody stands at this place who could take the lock now."""
+    return bool(waiter.attempts) and not waiter.suspect_us
+
+
+class _Turn:
+    """One command being judged: the record as it changes, and the effects gathered so far."""
+
+    __slots__ = (
+        "_lock_key",
+        "_record",
+        "_records",
+        "events",
+        "floor",
+        "limits",
+        "not_after",
+        "now",
+        "record",
+        "writes",
+    )
+
+    def __init__(self, records: Mapping[str, Record | None], lock_key: str, now: Interval, limits: Limits) -> None:
+        found = records[lock_entry(lock_key)]
+        floor = records.get(floor_entry(lock_key))
+        self._lock_key = lock_key
+        self._records = records
+        self._record = found if isinstance(found, LockRecord) else None
+        self.floor = floor.token if isinstance(floor, Floor) else 0
+        self.record = self._record or _FRESH
+        self.now = now
+        self.limits = limits
+        self.writes: dict[str, Record | None] = {}
+        self.events: list[Event] = []
+        self.not_after: int | None = None
+
+    # --- time ---
+
+    def pass_time(self) -> None:
+        record = self.record
+        if any(_lapsed(hold, self.now) for hold in record.holds):
+            for hold in record.holds:
+                if _lapsed(hold, self.now):
+                    self.end(hold, Ending.EXPIRED)
+        if record.offer is not None and record.offer.until_us <= self.now.earliest:
+            self._lapse(record.offer)
+        if any(self._forgotten(waiter) for waiter in self.record.queue):
+            kept = tuple(waiter for waiter in self.record.queue if not self._forgotten(waiter))
+            self.record = replace(self.record, queue=kept)
+
+    def _lapse(self, offer: Offer) -> None:
+        """An offer that nobody took: its replica is thought dead, and costs the others this one offer only."""
+        since = self.now.earliest
+        queue = (offer.waiter, *self.record.queue)
+        dead = offer.waiter.replica
+        marked = tuple(replace(w, suspect_us=w.suspect_us or since) if w.replica == dead else w for w in queue)
+        self.record = replace(self.record, offer=None, queue=marked)
+
+    def _forgotten(self, waiter: Waiter) -> bool:
+        if waiter.suspect_us and waiter.suspect_us + self.limits.suspect_us <= self.now.earliest:
+            return True
+        return not waiter.attempts and waiter.keep_until_us <= self.now.earliest
+
+    def hand_over(self) -> None:
+        record = self.record
+        if record.holds or record.offer is not None or not record.queue:
+            return
+        for place, waiter in enumerate(record.queue):
+            if _is_there(waiter):
+                queue = record.queue[:place] + record.queue[place + 1 :]
+                offer = Offer(waiter, self.now.latest + self.limits.offer_us)
+                self.record = replace(record, offer=offer, queue=queue)
+                return
+
+    # --- effects that the rules share ---
+
+    def past(self, request: str) -> Done | None:
+        """What became of an earlier acquire; also when that was decided a moment ago, in this very turn."""
+        entry = done_entry(self._lock_key, request)
+        found = self.writes.get(entry) or self._records.get(entry)
+        return found if isinstance(found, Done) and found.until_us > self.now.earliest else None
+
+    def end(self, hold: Hold, ending: Ending, reason: str | None = None) -> int:
+        """Take a hold away and remember how; gives how many its owner still has."""
+        holds = tuple(other for other in self.record.holds if other is not hold)
+        left = sum(other.who.owner_id == hold.who.owner_id for other in holds)
+        self.record = replace(self.record, holds=holds)
+        who = hold.who
+        until_us = self.now.latest + self.limits.retention_us
+        self.writes[done_entry(self._lock_key, who.request)] = Done(
+            ending, who.lock_token, who.owner_id, who.fingerprint, hold.token, left, until_us, reason
+        )
+        self.log(ending.value, hold, reason)
+        return left
+
+    def grant(self, who: Claimant, shared_with: Hold | None = None) -> Granted:
+        token = shared_with.token if shared_with else self._mint()
+        now = self.now.latest
+        hold = Hold(who, token, now, now + who.ttl_us)
+        record = self.record
+        offer = record.offer if record.offer and record.offer.waiter.who.request != who.request else None
+        queue = record.queue
+        if any(waiter.who.request == who.request for waiter in queue):
+            queue = tuple(waiter for waiter in queue if waiter.who.request != who.request)
+        self.record = replace(record, last_token=token, holds=(*record.holds, hold), offer=offer, queue=queue)
+        self.must_land_by(hold.expires_us)
+        self.log("acquired", hold)
+        return Granted(hold)
+
+    def _mint(self) -> int:
+        return max(self.record.last_token + 1, self.floor + 1, self.now.latest)
+
+    def must_land_by(self, us: int) -> None:
+        self.not_after = us if self.not_after is None else min(self.not_after, us)
+
+    def log(self, kind: str, hold: Hold, reason: str | None = None) -> None:
+        event = Event(kind, self._lock_key, hold.who.owner_id, hold.token, self.now.earliest, reason)
+        self.events.append(event)
+
+    def find_waiter(self, request: str) -> Waiter | None:
+        offer = self.record.offer
+        if offer is not None and offer.waiter.who.request == request:
+            return offer.waiter
+        return next((waiter for waiter in self.record.queue if waiter.who.request == request), None)
+
+    def put_waiter(self, waiter: Waiter) -> None:
+        """Write a waiter back where it stands, in the offer or in the queue."""
+        record = self.record
+        request = waiter.who.request
+        if record.offer is not None and record.offer.waiter.who.request == request:
+            self.record = replace(record, offer=replace(record.offer, waiter=waiter))
+        else:
+            queue = tuple(waiter if other.who.request == request else other for other in record.queue)
+            self.record = replace(record, queue=queue)
+
+    def step(self, outcome: Outcome) -> Step:
+        entry = lock_entry(self._lock_key)
+        if entry not in self.writes and self.record is not (self._record or _FRESH):
+            self.writes[entry] = replace(self.record, touched_us=self.now.earliest)
+        return Step(outcome, self.writes, tuple(self.events), self.not_after)
+
+
+# --- the commands ----------------------------------------------------------------------------------------------------
+
+
+def _acquire(turn: _Turn, command: Acquire) -> Outcome:
+    who = command.who
+    repeat = _repeat(turn, who, command.named)
+    if repeat is not None:
+        return repeat
+    record = turn.record
+    if command.reentrant:
+        own = next((hold for hold in record.holds if hold.who.owner_id == who.owner_id), None)
+        if own is not None:
+            if len(record.holds) >= turn.limits.max_reentrancy:
+                return Refused(TooManyWaiters(f"held {len(record.holds)} times over by its owner; that is the limit"))
+            return turn.grant(who, shared_with=own)
+    if not record.holds and _is_next(record, who.request):
+        return turn.grant(who)
+    return _enqueue(turn, command) if command.wait else Refused(_held(turn.record, turn.now))
+
+
+def _repeat(turn: _Turn, who: Claimant, named: bool) -> Outcome | None:
+    """The answer to an acquire that was here before; None when it is new, or waits still."""
+    hold = next((hold for hold in turn.record.holds if hold.who.request == who.request), None)
+    past = turn.past(who.request) if named and hold is None else None
+    waiter = turn.find_waiter(who.request)
+    before = hold.who.fingerprint if hold else past.fingerprint if past else waiter.who.fingerprint if waiter else None
+    if before is not None and before != who.fingerprint:
+        return Refused(RequestIdReused("this requestId was used with another body; use a new one for each request"))
+    if hold is not None:
+        return Granted(hold)
+    if past is not None:
+        return Refused(_over(past))
+    return None
+
+
+def _is_next(record: LockRecord, request: str) -> bool:
+    """Whether nobody who is there to take the lock comes before `request`."""
+    if record.offer is not None:
+        return record.offer.waiter.who.request == request
+    for waiter in record.queue:
+        if waiter.who.request == request:
+            return True
+        if _is_there(waiter):
+            return False
+    return True
+
+
+def _enqueue(turn: _Turn, command: Acquire) -> Outcome:
+    waiter = turn.find_waiter(command.who.request)
+    if waiter is not None:
+        attempts = waiter.attempts if command.attempt in waiter.attempts else (*waiter.attempts, command.attempt)
+        attached = Waiter(waiter.who, command.replica, attempts)
+        if attached != waiter:
+            turn.put_waiter(attached)
+    else:
+        record = turn.record
+        if len(record.queue) >= turn.limits.max_waiters:
+            return Refused(TooManyWaiters(f"{len(record.queue)} are waiting for this lock already"))
+        waiter = Waiter(command.who, command.replica, (command.attempt,))
+        turn.record = replace(record, queue=(*record.queue, waiter))
+        turn.events.append(Event("queued", command.lock_key, command.who.owner_id, 0, turn.now.earliest))
+    ahead = 0
+    for other in turn.record.queue:
+        if other.who.request == command.who.request:
+            break
+        ahead += 1
+    return Queued(ahead)
+
+
+def _take_up(turn: _Turn, command: TakeUp) -> Outcome:
+    hold = next((hold for hold in turn.record.holds if hold.who.request == command.request), None)
+    if hold is not None:
+        return Granted(hold)
+    offer = turn.record.offer
+    if offer is None or offer.waiter.who.request != command.request:
+        return Nothing()
+    return turn.grant(offer.waiter.who)
+
+
+def _leave(turn: _Turn, command: Leave) -> Outcome:
+    hold = next((hold for hold in turn.record.holds if hold.who.request == command.request), None)
+    if hold is not None:  # the grant was faster than the one who left
+        return Granted(hold)
+    waiter = turn.find_waiter(command.request)
+    if waiter is None or command.attempt not in waiter.attempts:
+        return Nothing()
+    attempts = tuple(attempt for attempt in waiter.attempts if attempt != command.attempt)
+    if attempts:
+        turn.put_waiter(replace(waiter, attempts=attempts))
+        return Nothing()
+    record = turn.record
+    kept: tuple[Waiter, ...] = ()
+    if command.keep_us:
+        kept = (replace(waiter, attempts=(), keep_until_us=turn.now.latest + command.keep_us),)
+    if record.offer is not None and record.offer.waiter is waiter:
+        turn.record = replace(record, offer=None, queue=kept + record.queue)
+        return Nothing()
+    place = record.queue.index(waiter)
+    turn.record = replace(record, queue=record.queue[:place] + kept + record.queue[place + 1 :])
+    return Nothing()
+
+
+def _renew(turn: _Turn, command: Renew) -> Outcome:
+    hold = _hold_of(turn.record, command.lock_token)
+    if hold is None:
+        return Refused(_not_held(turn, command.lock_token, command.owner_id))
+    if command.owner_id is not None and command.owner_id != hold.who.owner_id:
+        return Refused(NotOwner("the ownerId is not the one that acquired this lock"))
+    ttl_us = command.ttl_us or hold.who.ttl_us
+    turn.must_land_by(hold.expires_us)
+    expires_us = max(hold.expires_us, turn.now.latest + ttl_us)
+    renewed = replace(hold, expires_us=expires_us, renewals=hold.renewals + 1)
+    holds = tuple(renewed if other is hold else other for other in turn.record.holds)
+    turn.record = replace(turn.record, holds=holds)
+    turn.log("renewed", renewed)
+    return Renewed(renewed)
+
+
+def _release(turn: _Turn, command: Release) -> Outcome:
+    hold = _hold_of(turn.record, command.lock_token)
+    if hold is not None:
+        if command.owner_id is not None and command.owner_id != hold.who.owner_id:
+            return Refused(NotOwner("the ownerId is not the one that acquired this lock"))
+        return Released(turn.end(hold, Ending.RELEASED))
+    past = turn.past(request_of(command.lock_token))
+    if past is not None and past.ending is Ending.RELEASED and _owns(past, command.lock_token, command.owner_id):
+        return Released(past.left)
+    return Refused(_not_held(turn, command.lock_token, command.owner_id))
+
+
+def _force_release(turn: _Turn, command: ForceRelease) -> Outcome:
+    if not turn.record.holds:
+        return Refused(free(command.lock_key, max(turn.record.last_token, turn.floor)))
+    for hold in turn.record.holds:
+        turn.end(hold, Ending.FORCED, command.reason)
+    return Nothing()
+
+
+def _expire(_turn: _Turn, _command: Expire) -> Outcome:
+    return Nothing()
+
+
+def _forget(turn: _Turn, command: Forget) -> Outcome:
+    """Drop an idle record and lift the floor of its shard, so that no later grant goes below its tokens."""
+    record = turn.record
+    busy = record.holds or record.offer is not None or record.queue
+    if not record.last_token or busy or record.touched_us + turn.limits.idle_us > turn.now.earliest:
+        return Nothing()
+    turn.writes[lock_entry(command.lock_key)] = None
+    if record.last_token > turn.floor:
+        turn.writes[floor_entry(command.lock_key)] = Floor(record.last_token)
+    return Nothing()
+
+
+_RULES: Mapping[type, Callable[[_Turn, Any], Outcome]] = {
+    Acquire: _acquire,
+    TakeUp: _take_up,
+    Leave: _leave,
+    Renew: _renew,
+    Release: _release,
+    ForceRelease: _force_release,
+    Expire: _expire,
+    Forget: _forget,
+}
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+def free(lock_key: str, highest: int) -> LockFree:
+    return LockFree(
+        f"nobody holds {lock_key!r}", lockKey=lock_key, locked=False, highestToken=str(highest) if highest else None
+    )
+
+
+def _held(record: LockRecord, now: Interval) -> LockHeld:
+    if record.holds:
+        hold = record.holds[0]
+        owner, until_us = hold.who.owner_id, hold.expires_us
+    elif record.offer is not None:
+        owner, until_us = record.offer.waiter.who.owner_id, record.offer.until_us
+    else:  # it came free just now, and goes to the first who waits
+        owner, until_us = next(w.who.owner_id for w in record.queue if _is_there(w)), now.latest
+    retry_ms = max(1, -(-(until_us - now.earliest) // 1000))
+    return LockHeld("the lock is held; wait for it, or come back later", currentOwner=owner, retryAfterMillis=retry_ms)
+
+
+_ENDINGS = {
+    Ending.RELEASED: "was released",
+    Ending.EXPIRED: "ran out",
+    Ending.FORCED: "was taken away by force",
+}
+
+
+def _over(past: Done) -> LockExpired:
+    why = f" ({past.reason})" if past.reason else ""
+    return LockExpired(f"this lease {_ENDINGS[past.ending]}{why}; acquire anew, with a new requestId")
+
+
+def _owns(past: Done, lock_token: str, owner_id: str | None) -> bool:
+    return past.lock_token == lock_token and owner_id in (None, past.owner_id)
+
+
+def _not_held(turn: _Turn, lock_token: str, owner_id: str | None) -> NotOwner | LockExpired:
+    past = turn.past(request_of(lock_token))
+    if past is not None and _owns(past, lock_token, owner_id):
+        return _over(past)
+    return NotOwner("this lockToken holds nothing here; stop using the resource")

@@ -1,0 +1,34 @@
+"""One request about a protected resource, and what is known of its fence so far."""
+
+from fencegate.core.ports import Key, Seen
+from fencegate.web.asgi import Headers, Request
+
+
+class Call:
+    """Filled in step by step; whatever is known when the answer goes out is told in its headers."""
+
+    __slots__ = ("fence", "key", "mark", "request", "shadow", "token")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.key: Key = ()
+        self.fence = ""
+        self.token: int | None = None
+        self.mark: int | None = None
+        self.shadow = False
+
+    def saw(self, seen: Seen) -> None:
+        self.mark = seen.mark
+        self.shadow = seen.shadow is not None
+
+    @property
+    def key_text(self) -> str | None:
+        return "/".join(self.key) or None
+
+    def headers(self) -> Headers:
+        found: Headers = []
+        if self.mark:
+            found.append((b"fencing-token-highest", b"%d" % self.mark))
+        if self.shadow:
+            found.append((b"fencing-shadow", b"would-refuse"))
+        return found

@@ -1,0 +1,131 @@
+"""One ASGI app: the hot calls straight to their routes, and a FastAPI app for health and documentation."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.exceptions import HTTPException
+
+from fencegate.clock import SYSTEM, Clock
+from fencegate.core.errors import FencegateError, MethodNotAllowed, NotFound, StoreUnavailable
+from fencegate.engine import Engine
+from fencegate.gateway import Gateway
+from fencegate.serve.page import PAGE
+from fencegate.settings import Settings
+from fencegate.web.asgi import App, Handler, Receive, Scope, Send, ThinApp
+from fencegate.web.problems import problem
+from fencegate_lockservice import openapi as lock_openapi
+from fencegate_lockservice.api import LockApi
+from fencegate_lockservice.http import LockRoutes
+from fencegate_lockservice.stores import close_store, open_store
+
+_DESCRIPTION = "Leases, fencing tokens, and resources that refuse stale ones."
+
+
+class Application:
+    """The parts that a role asks for, opened and closed together."""
+
+    def __init__(self, settings: Settings, clock: Clock = SYSTEM) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._engine: Engine | None = None
+        self._locks: LockRoutes | None = None
+        self._gateway: Gateway | None = None
+        self._stopping = False
+        self._thin: App = ThinApp(self._route, self._documented())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._thin(scope, receive, send)
+
+    def _route(self, method: str, path: bytes) -> Handler | None:
+        if self._locks is not None and (handler := self._locks.route(method, path)) is not None:
+            return handler
+        return self._gateway.route(method, path) if self._gateway is not None else None
+
+    # --- life ---
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Open what the role needs; close it in the opposite order."""
+        async with AsyncExitStack() as stack:
+            if self._settings.role != "gateway":
+                store = open_store(self._settings.store, self._clock)
+                stack.push_async_callback(close_store, store)
+                self._engine = Engine(store, self._clock)
+                stack.push_async_callback(self._engine.close)
+                await self._engine.start()
+                self._locks = LockRoutes(LockApi(self._engine))
+            if self._settings.role != "lockservice":
+                gateway = Gateway(self._settings.resources, self._clock)
+                await gateway.open()
+                stack.push_async_callback(gateway.close)
+                self._gateway = gateway
+            yield
+
+    async def stop_waiting(self) -> None:
+        """Say that we are going: unready, and every waiter sent away."""
+        self._stopping = True
+        if self._engine is not None:
+            await self._engine.stop_waiting()
+
+    # --- what is not hot ---
+
+    def _documented(self) -> FastAPI:
+        app = FastAPI(title="Fencegate", version=version("fencegate"), description=_DESCRIPTION)
+
+        @app.get("/livez", tags=["health"])
+        async def livez() -> dict[str, str]:
+            """Whether the process runs."""
+            return {"status": "ok"}
+
+        @app.get("/readyz", tags=["health"], responses={503: {"description": "Not ready: `detail` says why"}})
+        async def readyz() -> Response:
+            """Whether it can serve: the store answers, and it is not stopping."""
+            reason = await self._not_ready()
+            if reason is None:
+                return JSONResponse({"status": "ready"})
+            return JSONResponse({"status": "unready", "detail": reason}, 503)
+
+        @app.get("/", include_in_schema=False)
+        async def page() -> Response:
+            return HTMLResponse(PAGE)
+
+        @app.exception_handler(HTTPException)
+        async def not_here(request: Request, error: HTTPException) -> Response:
+            where = request.url.path[:200]
+            if error.status_code == 405:
+                allow = (error.headers or {}).get("Allow", "GET")
+                return _problem(MethodNotAllowed(f"{request.method} is not for {where!r}", allow))
+            return _problem(NotFound(f"there is nothing at {where!r}; see /docs"))
+
+        make = app.openapi
+        app.openapi = lambda: self._whole(make())  # type: ignore[method-assign]
+        return app
+
+    def _whole(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The documentation of the health calls, and of the calls that don't go through FastAPI."""
+        if self._locks is not None:
+            document["paths"] = {**lock_openapi.paths(), **document["paths"]}
+            document.setdefault("components", {}).setdefault("schemas", {}).update(lock_openapi.components())
+        if self._gateway is not None:
+            document["paths"] = {**document["paths"], **self._gateway.openapi_paths()}
+        return document
+
+    async def _not_ready(self) -> str | None:
+        if self._stopping:
+            return "this server is stopping"
+        if self._engine is not None:
+            try:
+                await self._engine.look("fencegate:readyz")
+            except StoreUnavailable as error:
+                return error.detail
+        return None
+
+
+def _problem(error: FencegateError) -> Response:
+    status, body, headers = problem(error)
+    extra = {name.decode(): value.decode() for name, value in headers}
+    return Response(body, status, extra, "application/problem+json")

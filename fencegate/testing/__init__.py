@@ -1,0 +1,5 @@
+"""The suites that every store and every adapter must pass, shipped so that others can test their own."""
+
+import pytest
+
+pytest.register_assert_rewrite("fencegate.testing.resource_suite", "fencegate.testing.store_suite")

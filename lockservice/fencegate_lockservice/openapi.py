@@ -1,0 +1,114 @@
+"""The path items of the lock calls, made from the structures that check their bodies."""
+
+from typing import Any
+
+import msgspec
+
+from fencegate_lockservice.bodies import AcquireBody, ForceReleaseBody, ReleaseBody, RenewBody
+
+Item = dict[str, Any]
+
+_REF = "#/components/schemas/{name}"
+_PROBLEM = {"content": {"application/problem+json": {"schema": {"$ref": _REF.format(name="Problem")}}}}
+_KEY = {
+    "name": "lockKey",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "minLength": 1, "maxLength": 1024},
+    "description": "The name that is locked. It may hold ':' and '/'; '%2F' belongs to it.",
+}
+_STRING = {"type": "string"}
+_MILLIS = {"type": "integer"}
+_TOKEN = {"type": "string", "pattern": "^[1-9][0-9]{0,18}$", "description": "The fencing token, as a decimal string"}
+
+
+def _object(**properties: Item) -> Item:
+    return {"type": "object", "properties": properties}
+
+
+_ANSWERS: dict[str, Item] = {
+    "Grant": _object(
+        lockKey=_STRING,
+        lockToken=_STRING,
+        fencingToken=_TOKEN,
+        sequencer={"type": ["string", "null"]},
+        ownerId=_STRING,
+        mode=_STRING,
+        expiresAt=_MILLIS,
+        remainingMillis=_MILLIS,
+        ttlMillis=_MILLIS,
+    ),
+    "Renewal": _object(
+        lockKey=_STRING,
+        fencingToken=_TOKEN,
+        sequencer={"type": ["string", "null"]},
+        expiresAt=_MILLIS,
+        remainingMillis=_MILLIS,
+    ),
+    "Released": _object(status=_STRING, lockKey=_STRING, reentrancyCount={"type": "integer"}),
+    "ForceReleased": _object(status=_STRING, lockKey=_STRING),
+    "Lock": _object(
+        lockKey=_STRING,
+        locked={"type": "boolean"},
+        ownerId=_STRING,
+        mode=_STRING,
+        fencingToken=_TOKEN,
+        expiresAt=_MILLIS,
+        remainingMillis=_MILLIS,
+        reentrancyCount={"type": "integer"},
+        holders={"type": "array", "items": {"type": "object"}},
+        waiters={"type": "integer"},
+    ),
+    "Locks": _object(
+        locks={"type": "array", "items": {"$ref": _REF.format(name="Lock")}}, nextCursor={"type": ["string", "null"]}
+    ),
+    "Problem": _object(type=_STRING, title=_STRING, status={"type": "integer"}, detail=_STRING, error=_STRING),
+}
+
+_CALLS: tuple[tuple[str, type, str, str, dict[str, str]], ...] = (
+    (
+        "acquire",
+        AcquireBody,
+        "Grant",
+        "Take the lock, at once or after waiting for it",
+        {"409": "LOCK_ALREADY_HELD, LOCK_EXPIRED, REQUEST_ID_REUSED", "429": "TOO_MANY_WAITERS"},
+    ),
+    ("renew", RenewBody, "Renewal", "Lengthen the lease", {"403": "NOT_LOCK_OWNER", "409": "LOCK_EXPIRED"}),
+    ("release", ReleaseBody, "Released", "Give the lock back", {"403": "NOT_LOCK_OWNER", "409": "LOCK_EXPIRED"}),
+    ("force-release", ForceReleaseBody, "ForceReleased", "Take the lock away from its holder", {"404": "LOCK_FREE"}),
+)
+
+
+def components() -> dict[str, Any]:
+    bodies = tuple(body for _, body, *_ in _CALLS)
+    _, schemas = msgspec.json.schema_components(bodies, ref_template=_REF)
+    return {**schemas, **_ANSWERS}
+
+
+def paths() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for verb, body, answer, summary, refusals in _CALLS:
+        call = _call(summary, answer, {**refusals, "422": "INVALID_…: names the field"})
+        call["requestBody"] = {"content": {"application/json": {"schema": {"$ref": _REF.format(name=body.__name__)}}}}
+        found[f"/v1/locks/{{lockKey}}/{verb}"] = {"parameters": [_KEY], "post": call}
+    status = _call("Who holds the lock", "Lock", {"404": "LOCK_FREE"})
+    found["/v1/locks/{lockKey}"] = {"parameters": [_KEY], "get": status}
+    listing = _call("The locks that are held", "Locks", {"422": "INVALID_…: names the field"})
+    listing["parameters"] = [
+        {"name": name, "in": "query", "schema": {"type": "integer" if name == "limit" else "string"}}
+        for name in ("namespace", "prefix", "limit", "cursor")
+    ]
+    found["/v1/locks"] = {"get": listing}
+    return found
+
+
+def _call(summary: str, answer: str, refusals: dict[str, str]) -> Item:
+    responses: dict[str, Any] = {
+        "200": {
+            "description": "Done",
+            "content": {"application/json": {"schema": {"$ref": _REF.format(name=answer)}}},
+        }
+    }
+    known = {**refusals, "503": "STORE_UNAVAILABLE, OUTCOME_UNKNOWN, SHUTTING_DOWN"}
+    responses |= {status: {"description": codes, **_PROBLEM} for status, codes in known.items()}
+    return {"tags": ["locks"], "summary": summary, "responses": responses}

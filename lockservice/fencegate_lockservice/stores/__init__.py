@@ -1,0 +1,56 @@
+"""Stores, chosen by URL. Each is imported only when it is used."""
+
+import threading
+from pathlib import Path
+
+from fencegate.clock import SYSTEM, Clock
+from fencegate.core.errors import UnsafeConfiguration
+from fencegate.core.ports import Store
+
+SUPPORTED = ("sqlite:///PATH", "memory://")
+
+_shared: dict[str, tuple[Store, int]] = {}
+_mutex = threading.Lock()
+
+
+def open_store(url: str, clock: Clock = SYSTEM) -> Store:
+    """The store behind `url`. Within a process one URL is one store; let go of it with `close_store`."""
+    name = _canonical(url)
+    with _mutex:
+        store, users = _shared.get(name) or (_make(name, clock), 0)
+        _shared[name] = (store, users + 1)
+        return store
+
+
+async def close_store(store: Store) -> None:
+    """Close the store when its last user lets go of it."""
+    with _mutex:
+        for name, (shared, users) in list(_shared.items()):
+            if shared is store:
+                _shared[name] = (shared, users - 1)
+                if users > 1:
+                    return
+                del _shared[name]
+    await store.close()
+
+
+def _canonical(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    if scheme == "memory":
+        return url
+    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+        path = Path(rest[1:])
+        return f"sqlite:///{path if path.is_absolute() else Path.cwd() / path}"
+    raise UnsafeConfiguration(
+        f"the store {url.partition('@')[0]!r} is not supported; use one of {', '.join(SUPPORTED)}"
+    )
+
+
+def _make(url: str, clock: Clock) -> Store:
+    if url.startswith("memory://"):
+        from fencegate_lockservice.stores.memory import MemoryStore
+
+        return MemoryStore(clock)
+    from fencegate_lockservice.stores.sqlite import SqliteStore
+
+    return SqliteStore(Path(url.removeprefix("sqlite:///")), clock)

@@ -1,0 +1,131 @@
+"""The benchmark measures what it says: real cycles, every error seen, nothing left running. Never how fast."""
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import binaries
+from bench.etcd import EtcdLocks
+from bench.wrk import run_cycles
+
+ROOT = Path(__file__).parents[1]
+BENCH = (sys.executable, "-m", "bench")
+
+
+@pytest.fixture(autouse=True)
+def _programs() -> None:
+    try:
+        binaries.wrk()
+        binaries.etcd()
+    except binaries.Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdLocks]:
+    arm = EtcdLocks()
+    try:
+        arm.start(tmp_path)
+        yield arm
+    finally:
+        arm.stop()
+
+
+def test_a_short_run_of_every_arm_gives_cycles_without_errors_and_the_ratios() -> None:
+    command = [*BENCH, "--json", "--seconds", "1", "--rounds", "1"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    outcome = json.loads(run.stdout.splitlines()[-1])
+    assert outcome["valid"] is True
+    assert set(outcome["arms"]) == {"etcd-1", "etcd-32", "fencegate-1", "fencegate-32"}
+    for name, arm in outcome["arms"].items():
+        assert arm["errors"] == 0, name
+        assert arm["cycles"] > 0, name
+        assert 0 < arm["cyclesPerSecond"] <= arm["cycles"] + 0.1, name  # a client counts for a second, or a bit more
+        for call in ("acquire", "release"):
+            assert 0 < arm[f"{call}P50Millis"] <= arm[f"{call}P99Millis"], name
+    cycles = {name: arm["cyclesPerSecond"] for name, arm in outcome["arms"].items()}
+    for name, ratio in outcome["ratios"].items():
+        of, over = name.split(" / ")
+        assert ratio["value"] == pytest.approx(cycles[of] / cycles[over], rel=0.01)
+        assert ratio["met"] is (ratio["value"] >= ratio["goal"])
+    assert set(outcome["ratios"]) == {"fencegate-32 / fencegate-1", "fencegate-32 / etcd-32"}
+
+
+def test_a_counted_cycle_is_two_commits_of_the_server_on_a_key_of_its_own(etcd: EtcdLocks) -> None:
+    before = _range(etcd)
+    sample = etcd.run(clients=4, seconds=0.5)
+    after = _range(etcd)
+    commits = int(after["header"]["revision"]) - int(before["header"]["revision"])
+    assert sample.errors == 0
+    assert sample.cycles > 0
+    assert commits >= 2 * sample.cycles  # the warm-up commits too, but does not count
+    assert "kvs" not in after, "a client ended with its lock held"
+    for call in ("acquire", "release"):
+        assert abs(sample.latencies_us[call].total() - sample.cycles) <= 4
+
+
+def test_an_answer_without_a_token_is_an_error_and_no_cycle(etcd: EtcdLocks) -> None:
+    etcd.run(clients=2, seconds=0.1)
+    sample = run_cycles(etcd.url, [etcd.cycle(client) for client in range(2)], "noSuchMember", 0.2)
+    assert sample.cycles == 0
+    assert sample.errors > 0
+    assert sample.first_error.startswith("acquire: 200")
+
+
+def test_an_answer_other_than_200_is_an_error_and_no_cycle(etcd: EtcdLocks) -> None:
+    etcd.run(clients=1, seconds=0.1)
+    etcd.leases = ["1"]  # which nobody granted
+    sample = etcd.run(clients=1, seconds=0.2)
+    assert sample.cycles == 0
+    assert sample.errors > 0
+    assert "lease not found" in sample.first_error
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the children of a process in /proc (Linux)")
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_no_process_and_no_data_behind(sent: signal.Signals, code: int) -> None:
+    folders = set((ROOT / "build").glob("bench-*"))
+    command = [*BENCH, "--seconds", "60", "--rounds", "1", "--only", "etcd-1"]
+    run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline_s = time.monotonic() + 30
+        while len(children := _children(run.pid)) < 2:  # etcd, and wrk
+            assert run.poll() is None
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        run.send_signal(sent)
+        assert run.wait(30) == code
+    finally:
+        run.kill()
+        run.wait()
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]
+    assert set((ROOT / "build").glob("bench-*")) <= folders
+
+
+def _children(pid: int) -> list[int]:
+    """The processes whose parent is `pid`."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            stat = Path(f"/proc/{entry}/stat").read_text()
+        except OSError:
+            continue
+        if int(stat.rpartition(")")[2].split()[1]) == pid:
+            found.append(int(entry))
+    return found
+
+
+def _range(etcd: EtcdLocks) -> Any:
+    """Every key of etcd that starts with `bench:`, and the revision."""
+    first, last = (base64.b64encode(text).decode() for text in (b"bench:", b"bench;"))
+    return etcd.post("/v3/kv/range", {"key": first, "range_end": last})
