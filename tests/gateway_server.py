@@ -54,6 +54,7 @@ def app(gateway: Gateway) -> ThinApp:
         await gateway.open()
         yield
         await gateway.close()
+        print("closed", flush=True)
 
     return ThinApp(gateway.route, Starlette(lifespan=lifespan))
 
@@ -83,11 +84,12 @@ class Server:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
 
-    def stop(self) -> int:
+    def stop(self) -> str:
+        """End it as an orchestrator does; what it still said."""
         self.process.terminate()
-        return self.process.wait(10)
+        return self.process.communicate(timeout=10)[0]
 
 
 @contextlib.contextmanager

@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import hypothesis
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 
 from fencegate.clock import SYSTEM
 from fencegate.core.errors import UnsafeConfiguration
@@ -16,6 +19,10 @@ from tests.gateway_server import app, make_tables, settings
 
 Headers = list[tuple[bytes, bytes]]
 TOKEN: Headers = [(b"fencing-token", b"34")]
+NAMES = st.sampled_from(
+    [b"fencing-token", b"fencing-lock", b"if-match", b"if-none-match", b"range", b"if-range", b"prefer", b"connection",
+     b"content-type", b"content-length", b"content-range", b"x-meta-a", b"x-meta-"]
+)  # fmt: skip
 NFC, NFD = "\u00e9".encode(), "e\u0301".encode()
 
 
@@ -286,6 +293,37 @@ async def test_a_body_that_is_no_json_object_is_refused(thin: ThinApp, body: byt
         assert answer.json["error"].startswith("INVALID_")
         assert answer.json["field"]
     await nothing_written(thin, "rows")
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(row=st.dictionaries(st.text(), JSON_VALUES, max_size=5))
+@hypothesis.settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_a_row_is_read_back_as_it_was_written_or_refused(thin: ThinApp, row: dict[str, Any]) -> None:
+    path = b"/v1/resources/rows/k"
+    answer = await ask(thin, "PUT", path, TOKEN, json.dumps(row).encode())
+    if answer.status == 422:
+        assert answer.json["field"]
+    else:
+        assert answer.status in (201, 204), answer
+        assert (await ask(thin, "GET", path)).json == row
+
+
+@given(path=st.binary(max_size=40), headers=st.dictionaries(NAMES, st.binary(max_size=30)), body=st.binary())
+@hypothesis.settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_whatever_comes_is_answered_but_never_by_500(
+    thin: ThinApp, path: bytes, headers: dict[bytes, bytes], body: bytes
+) -> None:
+    for resource in (b"rows", b"objects", b"job", b"accounts"):
+        for method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "POST"):
+            whole = b"/v1/resources/" + resource + b"/" + path
+            answer = await ask(thin, method, whole, [*TOKEN, *headers.items()], body)
+            assert 200 <= answer.status < 500, answer
 
 
 async def test_many_names_with_one_twice_are_refused_quickly(thin: ThinApp) -> None:

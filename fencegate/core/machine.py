@@ -109,9 +109,15 @@ def _entries(records: Mapping[str, Record | None], command: Command) -> list[str
                 found.append(done_entry(command.lock_key, request_of(command.lock_token)))
         case _:
             pass
-    if isinstance(command, Forget) or (isinstance(command, Acquire) and records.get(entry, _FRESH) is None):
+    if isinstance(command, Forget) or (isinstance(command, Acquire) and _has_no_token(records, entry)):
         found.append(floor_entry(command.lock_key))
     return found
+
+
+def _has_no_token(records: Mapping[str, Record | None], entry: str) -> bool:
+    """Whether the record can't say what the next token must be above, so that the floor has to."""
+    record = records.get(entry, _FRESH)
+    return record is not _FRESH and not (isinstance(record, LockRecord) and record.last_token)
 
 
 def _lapsed(hold: Hold, now: Interval) -> bool:
@@ -136,7 +142,6 @@ class _Turn:
         "_record",
         "_records",
         "events",
-        "floor",
         "limits",
         "not_after",
         "now",
@@ -146,11 +151,9 @@ class _Turn:
 
     def __init__(self, records: Mapping[str, Record | None], lock_key: str, now: Interval, limits: Limits) -> None:
         found = records[lock_entry(lock_key)]
-        floor = records.get(floor_entry(lock_key))
         self._lock_key = lock_key
         self._records = records
         self._record = found if isinstance(found, LockRecord) else None
-        self.floor = floor.token if isinstance(floor, Floor) else 0
         self.record = self._record or _FRESH
         self.now = now
         self.limits = limits
@@ -198,6 +201,11 @@ class _Turn:
 
     # --- effects that the rules share ---
 
+    @property
+    def floor(self) -> int:
+        found = self._records.get(floor_entry(self._lock_key))
+        return found.token if isinstance(found, Floor) else 0
+
     def past(self, request: str) -> Done | None:
         """What became of an earlier acquire; also when that was decided a moment ago, in this very turn."""
         entry = done_entry(self._lock_key, request)
@@ -208,7 +216,8 @@ class _Turn:
         """Take a hold away and remember how; gives how many its owner still has."""
         holds = tuple(other for other in self.record.holds if other is not hold)
         left = sum(other.who.owner_id == hold.who.owner_id for other in holds)
-        self.record = replace(self.record, holds=holds)
+        record = self.record
+        self.record = LockRecord(record.last_token, holds, record.offer, record.queue)
         who = hold.who
         until_us = self.now.latest + self.limits.retention_us
         self.writes[done_entry(self._lock_key, who.request)] = Done(
@@ -226,13 +235,14 @@ class _Turn:
         queue = record.queue
         if any(waiter.who.request == who.request for waiter in queue):
             queue = tuple(waiter for waiter in queue if waiter.who.request != who.request)
-        self.record = replace(record, last_token=token, holds=(*record.holds, hold), offer=offer, queue=queue)
+        self.record = LockRecord(token, (*record.holds, hold), offer, queue)
         self.must_land_by(hold.expires_us)
         self.log("acquired", hold)
         return Granted(hold)
 
     def _mint(self) -> int:
-        return max(self.record.last_token + 1, self.floor + 1, self.now.latest)
+        last = self.record.last_token or self.floor
+        return max(last + 1, self.now.latest)
 
     def must_land_by(self, us: int) -> None:
         self.not_after = us if self.not_after is None else min(self.not_after, us)
@@ -260,7 +270,10 @@ class _Turn:
     def step(self, outcome: Outcome) -> Step:
         entry = lock_entry(self._lock_key)
         if entry not in self.writes and self.record is not (self._record or _FRESH):
-            self.writes[entry] = replace(self.record, touched_us=self.now.earliest)
+            record = self.record
+            self.writes[entry] = LockRecord(
+                record.last_token, record.holds, record.offer, record.queue, self.now.earliest
+            )
         return Step(outcome, self.writes, tuple(self.events), self.not_after)
 
 

@@ -381,16 +381,12 @@ class Engine:
         entry = lock_entry(lane.lock_key)
         before = result.seen.get(entry, ABSENT)
         commits = (commit_id, *before.commits[: RECENT - 1])
-        changes = []
-        for name in {**result.seen, **result.writes}:
-            expected = result.seen.get(name, ABSENT).version
-            if name not in result.writes:
-                changes.append(Change(name, expected, compare_only=True))
-                continue
-            record = result.writes[name]
-            value = None if record is None else encode(record, commits)
-            keep_until_us = record.until_us if isinstance(record, Done) else None
-            changes.append(Change(name, expected, commit_id, value, keep_until_us=keep_until_us))
+        seen, writes = result.seen, result.writes
+        changes = [Change(name, known.version, compare_only=True) for name, known in seen.items() if name not in writes]
+        for name, record in writes.items():
+            value = encode(record, commits) if record is not None else None
+            keep_until_us = record.until_us if type(record) is Done else None
+            changes.append(Change(name, seen.get(name, ABSENT).version, commit_id, value, False, keep_until_us))
         not_after_us = min(result.not_after_us or now.latest + LAND_WITHIN_US, now.latest + LAND_WITHIN_US)
         lines = [(entry, encode_line(self.replica, event)) for event in result.events]
         if not lines and entry in result.writes:

@@ -14,6 +14,7 @@ from fencegate import failpoint
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.env import setting
 from fencegate.serve.app import Application
+from fencegate.serve.protocol import OneWriteProtocol
 from fencegate.settings import Settings
 
 DRAIN_S = 7
@@ -55,7 +56,7 @@ async def _serve(settings: Settings, sock: socket.socket, say: Callable[[str], N
     app = Application(settings)
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=OneWriteProtocol,
         lifespan="off",
         ws="none",
         access_log=False,

@@ -118,13 +118,13 @@ class Folder:
 
     def page(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, ObjectInfo]]:
         told: list[tuple[str, ObjectInfo]] = []
-        for name, path in listing.names(self._tree, prefix, after):
-            if len(told) >= limit:
-                break
-            found = self._find(name, path)
+        names = listing.names(self._tree, prefix, after)
+        # The next name is not asked for before it is needed, since it may cost the reading of a directory.
+        while len(told) < limit and (following := next(names, None)) is not None:
+            found = self._find(*following)
             if found is not None:
                 found.file.close()
-                told.append((name, found.info))
+                told.append((following[0], found.info))
         return told
 
     def refuse_stale(self, fence: str, token: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from fencegate.core.errors import InvalidInput, UnsafeConfiguration
 from fencegate_adapters.sql.tables import fences
@@ -132,3 +132,8 @@ def dialect_of(name: str) -> Dialect:
     except KeyError:
         supported = ", ".join(sorted(_DIALECTS))
         raise UnsafeConfiguration(f"rows in {name} can't be fenced; supported: {supported}") from None
+
+
+def cause(error: SQLAlchemyError) -> str:
+    """What the driver said, without the statement and its values: they may be anybody's secrets."""
+    return str(getattr(error, "orig", None) or error)[:200]

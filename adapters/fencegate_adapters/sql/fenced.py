@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
 from fencegate.core.names import check_lock_key
 from fencegate.core.token import Token
+from fencegate_adapters.sql.dialect import cause
 from fencegate_adapters.sql.passage import Passage, prepare
 
 S = TypeVar("S", Session, Connection, AsyncSession, AsyncConnection)
@@ -94,7 +95,7 @@ class Fenced(Generic[S]):
                 raise UnsafeConfiguration(_BEGUN)
             prepare(bind)
         if isinstance(session, Session):
-            event.listen(session, "after_begin", self._passage.after_begin)
+            event.listen(session, "after_begin", self._passage.after_begin, insert=True)  # before the caller's own
         else:
             self._passage.watch(session)
 
@@ -133,8 +134,9 @@ def _binds(session: Session | Connection) -> list[Engine | Connection]:
     """Where the session will find its connections, as far as it says."""
     if isinstance(session, Connection):
         return [session]
-    # A session may have a bind for each class, which only it knows.
-    binds: list[Engine | Connection] = list(getattr(session, "_Session__binds", {}).values())
+    # A session may have a bind for each class; SQLAlchemy 2.0 keeps them to itself.
+    of_classes = getattr(session, "binds", None) or getattr(session, "_Session__binds", {})
+    binds: list[Engine | Connection] = list(of_classes.values())
     with contextlib.suppress(UnboundExecutionError):
         binds.append(session.get_bind())
     return binds
@@ -145,7 +147,7 @@ def _roll_back(session: Session | Connection, error: BaseException) -> None:
     try:
         session.rollback()
     except DBAPIError as second:
-        error.add_note(f"and the rollback failed: {second.orig}")
+        error.add_note(f"and the rollback failed: {cause(second)}")
 
 
 @contextlib.contextmanager
@@ -156,5 +158,5 @@ def _unknown_outcome() -> Iterator[None]:
     except IntegrityError:
         raise
     except DBAPIError as error:
-        detail = f"the database failed while it committed: {error.orig}"
+        detail = f"the database failed while it committed: {cause(error)}"
         raise ResourceUnavailable(detail, outcome="unknown") from error

@@ -1,16 +1,15 @@
-"""How a caller's transactions pass the fence: once each, as their first statement, and never in one that is not there."""
+"""How a caller's transactions pass the fence: each by its first statement, and only while it is really there."""
 
 import contextlib
 import weakref
 
-from sqlalchemy import Connection, Engine, event
-from sqlalchemy.engine import RootTransaction
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Engine, RootTransaction, event
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
 from fencegate_adapters.sql import fences
-from fencegate_adapters.sql.dialect import dialect_of
+from fencegate_adapters.sql.dialect import cause, dialect_of
 from fencegate_adapters.sql.tables import FENCE_TABLES, create_missing
 
 _prepared: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -27,8 +26,8 @@ def prepare(bind: Engine | Connection) -> None:
             connection = bind if isinstance(bind, Connection) else stack.enter_context(bind.connect())
             with connection.begin():
                 create_missing(connection, FENCE_TABLES)
-    except DBAPIError as error:
-        raise ResourceUnavailable(f"the fence table can't be created: {error.orig}") from error
+    except SQLAlchemyError as error:
+        raise ResourceUnavailable(f"the fence table can't be created: {cause(error)}") from error
     _prepared.add(engine)
 
 
@@ -68,10 +67,10 @@ class Passage:
         self._pass(connection)
 
     def _pass(self, connection: Connection) -> None:
-        if self._passing:
-            return
         root = connection.get_transaction()
-        if root is not None and root is self._watched[connection]:
+        if self._passing or root is None:  # none yet: a hook of the caller's, which says BEGIN itself
+            return
+        if root is self._watched[connection]:
             self._check_open(connection)
             return
         dialect = dialect_of(connection.dialect.name)
@@ -80,9 +79,9 @@ class Passage:
         try:
             mark = fences.pass_fence(connection, dialect, self._lock_key, "enforce", self._token)
             fences.admit(self._token, mark, fences.highest_floor(connection))
-        except DBAPIError as error:
+        except SQLAlchemyError as error:
             _prepared.discard(connection.engine)
-            raise ResourceUnavailable(f"the fence can't be reached: {error.orig}") from error
+            raise ResourceUnavailable(f"the fence can't be reached: {cause(error)}") from error
         finally:
             self._passing = False
         if not dialect.in_transaction(connection):

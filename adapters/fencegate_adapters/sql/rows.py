@@ -24,7 +24,7 @@ from fencegate.core.ports import NO_CONDITIONS, Conditions, Guarantee, Key, Row,
 from fencegate.core.token import Token
 from fencegate.failpoint import reach
 from fencegate_adapters.sql import fences
-from fencegate_adapters.sql.dialect import dialect_of
+from fencegate_adapters.sql.dialect import cause, dialect_of
 from fencegate_adapters.sql.documents import Documents
 from fencegate_adapters.sql.shape import Shape, etag_of
 from fencegate_adapters.sql.table import UserTable
@@ -207,7 +207,7 @@ class RowsResource:
             try:
                 return self._transact(body, deadline_us, failpoint)
             except InvalidInput:  # rolled back as a whole, by a constraint that is judged at COMMIT
-                self._transact(lambda connection: self._admit(connection, fence, token), deadline_us)
+                self._transact(lambda connection: self._admit(connection, fence, token))
                 raise
 
         result = await self._in(self._writing, work)
@@ -243,9 +243,4 @@ class RowsResource:
             raise self._dialect.refusal(error) from None
         except SQLAlchemyError as error:
             at = " while it committed" if committing else ""
-            raise ResourceUnavailable(f"the database failed{at}: {_reason(error)}", outcome=outcome) from None
-
-
-def _reason(error: SQLAlchemyError) -> str:
-    """What the driver said, without the statement and its values."""
-    return str(getattr(error, "orig", None) or error)[:200]
+            raise ResourceUnavailable(f"the database failed{at}: {cause(error)}", outcome=outcome) from None

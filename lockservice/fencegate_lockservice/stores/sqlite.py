@@ -1,6 +1,6 @@
 """Locks in an SQLite file: the embedded default. One process, one writer thread, one flush for many commits.
 
-Commits that arrive while one is being flushed go out together in the next transaction. Each statement handles the whole
+Commits that arrive while one is being flushed go out together in the next transaction. Two statements handle a whole
 group, because the interpreter's lock changes hands at every statement, and that costs more than SQLite does.
 """
 
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from fencegate.clock import SYSTEM, Clock
 from fencegate.core.errors import UnsafeConfiguration
@@ -35,6 +37,9 @@ KEEP_LOG = 200_000
 MAX_GROUP = 256
 CLEAN_EVERY = 64
 CLEAN_ROWS = 512
+
+_decode = msgspec.json.Decoder(dict[str, str]).decode
+_encode = msgspec.json.Encoder().encode
 
 log = logging.getLogger("fencegate.store.sqlite")
 
@@ -70,6 +75,46 @@ class _Read(_Job):
     work: Callable[[sqlite3.Connection], Any] = lambda _: None
 
 
+class _Group:
+    """What a group of commits writes, put together for one statement."""
+
+    def __init__(self, revision: int) -> None:
+        self._revision = revision
+        self._removed: set[str] = set()
+        self._written: dict[str, tuple[str, str, str, int | None]] = {}
+        self.lines: list[LogEntry] = []
+
+    @property
+    def empty(self) -> bool:
+        return not (self._removed or self._written or self.lines)
+
+    def add(self, commit: _Commit, versions: dict[str, str]) -> None:
+        """Add a commit whose comparisons hold; later ones of the group are compared with what it writes."""
+        for change in commit.changes:
+            if change.compare_only:
+                continue
+            key = change.key
+            if change.value is None:
+                versions.pop(key, None)
+                self._written.pop(key, None)
+                self._removed.add(key)
+            else:
+                versions[key] = change.version
+                self._written[key] = (key, change.version, change.value.decode(), change.keep_until_us)
+                self._removed.discard(key)
+        if commit.log:
+            self._revision += 1
+            self.lines += [LogEntry(self._revision, line, key, event) for line, (key, event) in enumerate(commit.log)]
+
+    def columns(self) -> tuple[str, str, str]:
+        logged = [(line.revision, line.index, line.key, line.event.decode()) for line in self.lines]
+        return (
+            _encode(list(self._removed)).decode(),
+            _encode(list(self._written.values())).decode(),
+            _encode(logged).decode(),
+        )
+
+
 class SqliteStore:
     """See the head of this file. Safe to use from several event loops of one process."""
 
@@ -79,7 +124,8 @@ class SqliteStore:
     def __init__(self, path: Path, clock: Clock = SYSTEM) -> None:
         self._path = path
         self._clock = clock
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
+        self._gathering: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
         self._db = _open(path)
         self._revision = int(self._db.execute("SELECT coalesce(max(revision), 0) FROM log").fetchone()[0])
         self._feed = Feed(self._revision, self._read_log)
@@ -132,10 +178,20 @@ class SqliteStore:
         return asyncio.get_running_loop().create_future()
 
     async def _submit(self, job: _Job) -> Any:
+        """Hand a job to the writer, together with all others that come in this turn of the event loop."""
         if self._closed:
             raise Unavailable("the store is closed")
-        self._jobs.put(job)
+        loop = job.future.get_loop()
+        gathered = self._gathering.get(loop)
+        if gathered is None:
+            self._gathering[loop] = [job]
+            loop.call_soon(self._hand_over, loop)
+        else:
+            gathered.append(job)
         return await job.future
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._jobs.put(self._gathering.pop(loop))
 
     async def _read_log(self, since: int, limit: int) -> Sequence[LogEntry] | None:
         def work(db: sqlite3.Connection) -> list[LogEntry] | None:
@@ -157,24 +213,20 @@ class SqliteStore:
         stop = False
         while not stop:
             jobs: list[_Job] = []
-            job = self._jobs.get()
-            while job is not None:
-                jobs.append(job)
+            some = self._jobs.get()
+            while some is not None:
+                jobs += some
                 if len(jobs) >= MAX_GROUP:
                     break
                 try:
-                    job = self._jobs.get_nowait()
+                    some = self._jobs.get_nowait()
                 except queue.Empty:
                     break
-            stop = job is None
+            stop = some is None
             self._handle(jobs)
         self._db.close()
-        while True:
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                return
-            if job is not None:
+        while not self._jobs.empty():
+            for job in self._jobs.get_nowait() or ():
                 job.error = Unavailable("the store was closed")
                 _deliver([job])
 
@@ -194,65 +246,42 @@ class SqliteStore:
             self._clean()
 
     def _group(self, commits: list[_Commit]) -> None:
-        """One transaction for all of them. Nobody is answered before COMMIT returned."""
+        """One transaction for all of them. Nobody is answered before it is on the disk."""
         try:
-            lines = self._execute(commits)
-        except sqlite3.Error as error:  # before COMMIT was sent: nothing of it is there
-            self._roll_back()
-            if len(commits) == 1:
-                commits[0].error = Unavailable(f"the store can't be written: {error}")
-                return
-            for commit in commits:
-                self._group([commit])
-            return
-        try:
-            self._db.execute("COMMIT")
+            versions = self._versions(list({change.key for commit in commits for change in commit.changes}))
         except sqlite3.Error as error:
-            self._roll_back()
-            log.error("a commit of %d changes has an unknown fate: %s", len(commits), error)
             for commit in commits:
-                commit.error = commit.error or Ambiguous(str(error))
+                commit.error = Unavailable(f"the store can't be read: {error}")
             return
-        if lines:
-            self._revision = lines[-1].revision
-            self._feed.publish(lines)
-
-    def _execute(self, commits: list[_Commit]) -> list[LogEntry]:
-        db = self._db
-        db.execute("BEGIN IMMEDIATE")
-        keys = list({change.key for commit in commits for change in commit.changes})
-        versions: dict[str, str] = {}
-        for some in _pieces(keys, 1):
-            versions.update(
-                db.execute(f"SELECT key, version FROM entries WHERE key IN ({_marks(some)})", some)  # noqa: S608 - only question marks
-            )
-        rows: dict[str, tuple[str, str, str, int | None]] = {}
-        gone: set[str] = set()
-        lines: list[LogEntry] = []
+        group = _Group(self._revision)
         now_us = self._clock.now_us()
         for commit in commits:
             commit.error = self._judge(commit, versions, now_us)
-            if commit.error is not None:
-                continue
-            for change in commit.changes:
-                if change.compare_only:
-                    continue
-                if change.value is None:
-                    versions.pop(change.key, None)
-                    rows.pop(change.key, None)
-                    gone.add(change.key)
-                else:
-                    versions[change.key] = change.version
-                    rows[change.key] = (change.key, change.version, change.value.decode(), change.keep_until_us)
-                    gone.discard(change.key)
-            if commit.log:
-                revision = (lines[-1].revision if lines else self._revision) + 1
-                lines += [LogEntry(revision, line, key, event) for line, (key, event) in enumerate(commit.log)]
-        for piece in _pieces(list(gone), 1):
-            db.execute(f"DELETE FROM entries WHERE key IN ({_marks(piece)})", piece)  # noqa: S608 - only question marks
-        _insert(db, "INSERT OR REPLACE INTO entries VALUES", 4, list(rows.values()))
-        _insert(db, "INSERT INTO log VALUES", 4, [(e.revision, e.index, e.key, e.event.decode()) for e in lines])
-        return lines
+            if commit.error is None:
+                group.add(commit, versions)
+        if group.empty:
+            return
+        try:
+            self._db.execute("INSERT INTO groups VALUES (?, ?, ?)", group.columns())
+        except sqlite3.Error as error:
+            self._fail([commit for commit in commits if commit.error is None], error)
+            return
+        if group.lines:
+            self._revision = group.lines[-1].revision
+            self._feed.publish(group.lines)
+
+    def _versions(self, keys: Sequence[str]) -> dict[str, str]:
+        """The versions that are there now. One row for all: the interpreter's lock changes hands at every row."""
+        statement = "SELECT json_group_object(key, version) FROM entries WHERE key IN (SELECT value FROM json_each(?))"
+        (found,) = self._db.execute(statement, (_encode(keys).decode(),)).fetchone()
+        return _decode(found)
+
+    def _fail(self, commits: list[_Commit], error: sqlite3.Error) -> None:
+        """The statement was rolled back, or its flush failed and nobody knows. Only a full disk says which."""
+        log.error("a group of %d commits failed: %s", len(commits), error)
+        full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        for commit in commits:
+            commit.error = Unavailable(f"the store can't be written: {error}") if full else Ambiguous(str(error))
 
     @staticmethod
     def _judge(commit: _Commit, versions: Mapping[str, str], now_us: int) -> Exception | None:
@@ -262,13 +291,6 @@ class SqliteStore:
             if versions.get(change.key) != change.expected:
                 return Conflict()
         return None
-
-    def _roll_back(self) -> None:
-        try:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-        except sqlite3.Error as error:
-            log.error("rollback failed: %s", error)
 
     def _clean(self) -> None:
         """Forget a bounded number of rows past their time. Losing this is losing nothing."""
@@ -335,15 +357,3 @@ def _deliver_here(jobs: Sequence[_Job]) -> None:
 
 def _marks(values: Sequence[Any]) -> str:
     return ",".join("?" * len(values))
-
-
-def _pieces(values: Sequence[Any], columns: int) -> list[Sequence[Any]]:
-    """SQLite takes some 32,000 parameters in a statement."""
-    size = 30_000 // columns
-    return [values[start : start + size] for start in range(0, len(values), size)]
-
-
-def _insert(db: sqlite3.Connection, verb: str, columns: int, rows: Sequence[tuple[Any, ...]]) -> None:
-    one = f"({','.join('?' * columns)})"
-    for piece in _pieces(rows, columns):
-        db.execute(f"{verb} {','.join([one] * len(piece))}", [value for row in piece for value in row])

@@ -15,3 +15,16 @@ CREATE TABLE IF NOT EXISTS log (
     event    TEXT    NOT NULL,
     PRIMARY KEY (revision, line)
 ) WITHOUT ROWID;
+
+-- A group of commits is one statement, and so one transaction and one flush: a row inserted here, whose columns are JSON
+-- arrays of what to remove, to write and to log.
+CREATE VIEW IF NOT EXISTS groups AS SELECT NULL AS removed, NULL AS written, NULL AS logged;
+
+CREATE TRIGGER IF NOT EXISTS write_group INSTEAD OF INSERT ON groups
+BEGIN
+    DELETE FROM entries WHERE key IN (SELECT value FROM json_each(new.removed));
+    INSERT OR REPLACE INTO entries
+        SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(new.written);
+    INSERT INTO log
+        SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(new.logged);
+END;

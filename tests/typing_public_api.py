@@ -1,0 +1,77 @@
+"""The public API as type checkers see it. mypy reads this file; nothing runs it."""
+
+import threading
+from typing import Any, assert_type
+
+import fencegate
+import fencegate.sync
+from fencegate import Hold, Lease, LeaseState, LockHeld, Locks, Token, TryHold, connect
+
+
+async def async_client() -> None:
+    locks = connect()
+    assert_type(locks, Locks)
+    assert_type(connect("http://127.0.0.1:7420", owner_id="me", timeout=5), Locks)
+    assert_type(locks.owner_id, str)
+    assert_type(locks.hold("a"), Hold)
+    assert_type(locks.try_hold("a"), TryHold)
+    assert_type(locks.attach("exported"), Hold)
+    async with locks.hold(
+        "a", ttl=30, wait=10, reentrant=True, metadata={"a": 1}, cancel_on_lost=True, on_lost=on_lost, request_id="r"
+    ) as lease:
+        assert_type(lease, Lease)
+        assert_type(lease.lock_key, str)
+        assert_type(lease.token, Token)
+        assert_type(lease.sequencer, str | None)
+        assert_type(lease.lock_token, str)
+        assert_type(lease.owner_id, str)
+        assert_type(lease.ttl, float)
+        assert_type(lease.state, LeaseState)
+        assert_type(lease.held, bool)
+        assert_type(lease.remaining, float)
+        assert_type(lease.headers(), dict[str, str])
+        assert_type(lease.export(), str)
+        assert_type(lease.lost.is_set(), bool)
+        await lease.lost.wait()
+        lease.ensure_held()
+        await lease.release()
+    async with locks.try_hold("a") as maybe:
+        assert_type(maybe, Lease | None)
+    assert_type(await locks.hold("a"), Lease)
+    assert_type(await locks.hold("a").acquire(), Lease)
+    assert_type(await locks.try_hold("a"), Lease | None)
+    assert_type(await locks.status("a"), dict[str, Any])
+    assert_type(await locks.list(prefix="a"), list[dict[str, Any]])
+    assert_type(await locks.force_release("a", "why"), dict[str, Any])
+    async with connect() as entered:
+        assert_type(entered, Locks)
+    await locks.aclose()
+
+
+def on_lost(lease: Lease) -> None:
+    lease.lost.is_set()
+
+
+def sync_client() -> None:
+    locks = fencegate.sync.connect()
+    assert_type(locks, fencegate.sync.Locks)
+    with locks.hold("a", ttl=30, wait=10, reentrant=True, metadata={}, request_id="r") as lease:
+        assert_type(lease, fencegate.sync.Lease)
+        assert_type(lease.token, Token)
+        assert_type(lease.lost, threading.Event)
+        lease.release()
+    with locks.try_hold("a") as maybe:
+        assert_type(maybe, fencegate.sync.Lease | None)
+    with locks.attach("exported") as attached:
+        assert_type(attached, fencegate.sync.Lease)
+    assert_type(locks.hold("a").acquire(), fencegate.sync.Lease)
+    assert_type(locks.status("a"), dict[str, Any])
+    assert_type(locks.list("a"), list[dict[str, Any]])
+    with fencegate.sync.connect() as entered:
+        assert_type(entered, fencegate.sync.Locks)
+    locks.close()
+
+
+def errors(error: LockHeld) -> fencegate.FencegateError:
+    assert_type(error.retry_after_ms, int)
+    return error
