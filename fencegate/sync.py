@@ -21,7 +21,7 @@ from fencegate.client.locks import (
 from fencegate.client.locks import Locks as AsyncLocks
 from fencegate.client.release import give_back
 from fencegate.client.transport import Json
-from fencegate.core.errors import LockHeld
+from fencegate.core.errors import FencegateError, LockHeld
 
 __all__ = ["Hold", "Lease", "LeaseState", "Locks", "TryHold", "connect"]
 
@@ -77,7 +77,13 @@ class Hold:
 
     def acquire(self) -> Lease:
         """Get the lock, and have it renewed until `release`. LockHeld when it can't be had."""
-        lease = background().run(self._holding.acquire())
+        try:
+            lease = background().run(self._holding.acquire())
+        except FencegateError:
+            raise
+        except BaseException:  # Ctrl-C, perhaps just when the grant arrived
+            background().owe(self._holding.discard())
+            raise
         on_lost = self._on_lost
         if on_lost is not None:
             # A thread of its own: on the renewal thread a slow callback would cost every other lease.

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import fencegate
-from fencegate import LeaseState, LockHeld, LockLost, Locks, connect, sync
+from fencegate import LeaseState, LockHeld, LockLost, Locks, UnsafeConfiguration, connect, sync
 from tests.conftest import Server
 
 
@@ -93,7 +93,7 @@ def test_one_client_serves_several_runs_of_asyncio(
         return await locks.hold(key, ttl=1).acquire()
 
     lease = asyncio.run(acquire())
-    time.sleep(1.3)  # no loop of ours runs, and the lease is renewed all the same
+    time.sleep(1.1)  # no loop of ours runs, and the lease is renewed all the same
     lease.ensure_held()
     asyncio.run(lease.release())
     asyncio.run(once())
@@ -149,7 +149,7 @@ def test_the_sync_client_keeps_the_same_promises(server: Server, key: str) -> No
                 rival.hold(key).acquire()
             with rival.try_hold(key) as other:
                 assert other is None
-            time.sleep(1.5)
+            time.sleep(1.2)
             lease.ensure_held()
             assert not lease.lost.is_set()
             assert [lock["lockKey"] for lock in rival.list(key)] == [key]
@@ -241,7 +241,7 @@ def test_after_a_fork_the_childs_client_works_and_its_handles_do_not(server: Ser
         assert lease.lost.is_set()
         for refused in (lease.ensure_held, lease.headers, lease.export, lease.release, handle.release):
             with pytest.raises(LockLost, match="forked"):
-                refused()  # type: ignore[operator]
+                refused()
         assert locks.owner_id != parent_owner
         with pytest.raises(LockHeld):  # not let in by the parent's name, and the parent's lock was not released
             locks.hold(key, reentrant=True).acquire()
@@ -293,3 +293,20 @@ def _in_child(locks: Locks, lease: fencegate.Lease, key: str) -> None:
             pass
 
     asyncio.run(main())
+
+
+def test_a_forked_child_is_refused_the_parents_embedded_store_at_once(tmp_path: Path, key: str) -> None:
+    locks = sync.connect(f"sqlite:///{tmp_path}/locks.db")
+    handle = locks.hold(key, ttl=5)
+    lease = handle.acquire()
+
+    def child() -> None:
+        begun = time.monotonic()
+        with pytest.raises(UnsafeConfiguration, match="another process"):
+            locks.hold(f"{key}:child").acquire()
+        assert time.monotonic() - begun < 3
+
+    in_fork(child)
+    assert locks.status(key)["fencingToken"] == lease.token.wire
+    handle.release()
+    locks.close()

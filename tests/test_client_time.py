@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -22,7 +22,7 @@ from fencegate import (
 from fencegate.client import acquisition
 from fencegate.client.http import HttpTransport
 from fencegate.sync import connect as connect_sync
-from tests.conftest import MakeServer, Server
+from tests.conftest import MakeServer, Server, start_server
 
 
 class LossyNetwork:
@@ -70,6 +70,20 @@ class LossyNetwork:
         writer.transport.abort()
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = start_server(tmp_path_factory.mktemp("stoppable") / "data")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def stoppable(running: Server) -> Iterator[Server]:
+    """A server that a test may stop; it runs on afterwards."""
+    yield running
+    running.signal(signal.SIGCONT)
+
+
 @pytest.fixture
 async def network(server: Server) -> AsyncIterator[LossyNetwork]:
     async with LossyNetwork(server).open() as lossy:
@@ -88,40 +102,38 @@ def key(request: pytest.FixtureRequest) -> str:
 
 
 async def test_when_the_server_stops_the_lease_is_suspended_and_then_lost_at_its_deadline(
-    make_server: MakeServer, key: str
+    stoppable: Server, key: str
 ) -> None:
-    server = make_server()
-    async with connect(server.url, timeout=1) as locks:
+    async with connect(stoppable.url, timeout=1) as locks:
         with pytest.raises(LockLost):
             async with locks.hold(key, ttl=2, cancel_on_lost=True) as lease:
-                server.signal(signal.SIGSTOP)
+                stoppable.signal(signal.SIGSTOP)
                 begun = time.monotonic()
                 await until(lease, LeaseState.SUSPENDED)
                 lease.ensure_held()
                 await asyncio.sleep(60)
         assert 1.2 < time.monotonic() - begun < 2.5  # its own clock said so; nobody was there to ask
-        server.signal(signal.SIGCONT)
+        stoppable.signal(signal.SIGCONT)
         await asyncio.sleep(0.1)
         assert lease.state is LeaseState.LOST  # it never comes back
         async with locks.hold(key, wait=5) as later:
             assert later.token > lease.token
 
 
-async def test_a_server_that_comes_back_in_time_ends_the_suspension(make_server: MakeServer, key: str) -> None:
-    server = make_server()
-    async with connect(server.url) as locks, locks.hold(key, ttl=3) as lease:
-        server.signal(signal.SIGSTOP)
+async def test_a_server_that_comes_back_in_time_ends_the_suspension(stoppable: Server, key: str) -> None:
+    async with connect(stoppable.url) as locks, locks.hold(key, ttl=2) as lease:
+        stoppable.signal(signal.SIGSTOP)
         await until(lease, LeaseState.SUSPENDED)
-        server.signal(signal.SIGCONT)
+        stoppable.signal(signal.SIGCONT)
         await until(lease, LeaseState.HELD)
 
 
 async def test_a_server_that_is_killed_and_restarted_keeps_the_lease(make_server: MakeServer, key: str) -> None:
     server = make_server()
-    async with connect(server.url) as locks, locks.hold(key, ttl=6) as lease:
+    async with connect(server.url) as locks, locks.hold(key, ttl=5) as lease:
         server.kill()
         await asyncio.to_thread(make_server, listen=server.url.removeprefix("http://"))
-        while lease.remaining < 5:  # until it was renewed
+        while lease.remaining < 4:  # until it was renewed
             await asyncio.sleep(0.01)
             lease.ensure_held()
         assert (await locks.status(key))["fencingToken"] == lease.token.wire
@@ -130,7 +142,7 @@ async def test_a_server_that_is_killed_and_restarted_keeps_the_lease(make_server
 @pytest.mark.parametrize("embedded", [False, True])
 async def test_a_busy_event_loop_does_not_cost_the_lease(server: Server, key: str, embedded: bool) -> None:
     async with connect("memory://" if embedded else server.url) as locks, locks.hold(key, ttl=1) as lease:
-        time.sleep(2)  # the event loop is blocked for two leases
+        time.sleep(1.5)  # the event loop is blocked for longer than the lease
         lease.ensure_held()
         assert (await locks.status(key))["fencingToken"] == lease.token.wire
 
@@ -139,24 +151,23 @@ async def test_a_wait_longer_than_the_ttl_still_brings_a_whole_lease(server: Ser
     async with connect(server.url) as locks, connect(server.url) as rival:
         async with locks.hold(key, ttl=5):
             waiting = asyncio.create_task(rival.hold(key, ttl=1, wait=20).acquire())
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(1.1)
         lease = await waiting
-        for _ in range(6):  # and it is renewed from there
+        for _ in range(5):  # and it is renewed from there
             await asyncio.sleep(0.2)
             lease.ensure_held()
         await lease.release()
 
 
 async def test_a_release_is_bounded_when_the_server_stops_and_the_body_is_not_blamed(
-    make_server: MakeServer, key: str
+    stoppable: Server, key: str
 ) -> None:
-    server = make_server()
-    async with connect(server.url, timeout=0.5) as locks:
+    async with connect(stoppable.url, timeout=0.5) as locks:
         async with locks.hold(key, ttl=10):
-            server.signal(signal.SIGSTOP)
+            stoppable.signal(signal.SIGSTOP)
             begun = time.monotonic()
         assert time.monotonic() - begun < 1
-        server.signal(signal.SIGCONT)
+        stoppable.signal(signal.SIGCONT)
         async with locks.hold(key, wait=5):  # the release went on in the background
             assert time.monotonic() - begun < 5
 
@@ -229,17 +240,16 @@ async def test_waiters_are_sent_away_by_a_stopping_server_and_come_back_to_the_n
         assert (await asyncio.wait_for(waiting, 10)).token > lease.token
 
 
-def test_the_sync_client_loses_its_lease_at_the_deadline_too(make_server: MakeServer, key: str) -> None:
-    server = make_server()
-    with connect_sync(server.url, timeout=1) as locks:
+def test_the_sync_client_loses_its_lease_at_the_deadline_too(stoppable: Server, key: str) -> None:
+    with connect_sync(stoppable.url, timeout=1) as locks:
         lost: list[object] = []
         with pytest.raises(LockLost), locks.hold(key, ttl=1, on_lost=lost.append) as lease:
-            server.signal(signal.SIGSTOP)
+            stoppable.signal(signal.SIGSTOP)
             assert lease.lost.wait(2)
             assert lease.lost.is_set()
         time.sleep(0.05)
         assert lost == [lease]
-        server.signal(signal.SIGCONT)
+        stoppable.signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize(

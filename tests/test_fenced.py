@@ -121,6 +121,28 @@ def test_a_violated_constraint_reaches_the_caller_as_it_is(engine: Engine) -> No
     assert texts(engine) == ["a"]
 
 
+def test_a_commit_that_the_database_refuses_leaves_nothing_open(engine: Engine) -> None:
+    event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys = ON"))
+    engine.dispose()
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE parts (id INTEGER PRIMARY KEY, note INTEGER REFERENCES notes DEFERRABLE INITIALLY DEFERRED)"
+        )
+    part = text("INSERT INTO parts (note) VALUES (99)")
+    with engine.connect() as connection:
+        with pytest.raises(IntegrityError), fenced(connection, Lease(7)):
+            connection.execute(part)
+        note(engine, 8, "the database is not left locked")
+        connection.execute(insert(Note).values(id=99, text="a note that would heal the refused part"))
+        connection.commit()
+    with Session(engine) as session, pytest.raises(IntegrityError), fenced(session, Lease(8)):
+        session.execute(text("DELETE FROM notes"))
+        session.execute(part)
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM parts")).scalar() == 0
+    assert len(texts(engine)) == 2
+
+
 def test_every_transaction_of_the_block_is_fenced(engine: Engine) -> None:
     with pytest.raises(StaleToken), Session(engine) as session, fenced(session, Lease(7)):
         session.add(Note(text="first"))

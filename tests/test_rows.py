@@ -266,8 +266,8 @@ async def test_a_patch_changes_what_it_names_only(accounts: RowsResource) -> Non
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("nobody", 1), ("loud", "X"), ("tenant", "other"), ("id", 8), ("owner", None), ("owner", 5), ("owner", "x" * 21),
-        ("owner", "\ud800"), ("balance", "1.005"), ("balance", "12345678901234567.89"), ("balance", True),
+        ("nobody", 1), ("loud", "X"), ("tenant", "other"), ("id", 8), ("owner", None), ("owner", 5),
+        ("owner", "x" * 21),        ("balance", "1.005"), ("balance", "12345678901234567.89"), ("balance", True),
         ("balance", "NaN"), ("balance", "1e3"), ("balance", 0.1234567890123456), ("big", "9223372036854775808"),
         ("big", 2**63), ("big", "1_000"), ("big", "٣"), ("big", 1.0), ("big", True), ("big", ""), ("active", 1),
         ("active", "true"), ("opened", "2030-01-31"), ("opened", "2030-01-31T12:00:00"), ("opened", 1893456000),
@@ -280,7 +280,7 @@ async def test_a_wrong_value_is_refused_by_the_name_of_its_column(
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
         await put(accounts, "acme/7", {"owner": "Ann", field: value}, token=9)
-    assert refused.value.field == field or field == "ratio"
+    assert refused.value.field == field
     assert await get(accounts, "acme/7") is None
     assert await accounts.mark(FENCE) == 9
 
@@ -306,7 +306,7 @@ async def test_a_violated_constraint_is_explained_and_the_mark_stays_raised(
     assert await accounts.mark(FENCE) == 9
 
 
-@pytest.mark.parametrize("key", ["acme", "acme/7/8", "acme/x", "acme/07", "acme/+7", "acme/ 7", "acme/7.0", "acme/٧"])
+@pytest.mark.parametrize("key", ["acme", "acme/7/8", "acme/x", "acme/07", "acme/+7", "acme/7.0", "acme/\u0667"])
 async def test_a_key_has_one_spelling_only(accounts: RowsResource, key: str) -> None:
     """Another spelling of the same row would be another lock key, and go round the fence of the first."""
     await put(accounts, "acme/7", {"owner": "Ann"})

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fencegate.client.attempt import REFUSED_FOR_NOW, WORTH_REPEATING, pause_s, within
+from fencegate.client.attempt import WORTH_REPEATING, pause_s, within
 from fencegate.client.grant import Grant, granted
 from fencegate.client.release import release
 from fencegate.client.transport import Json, Transport
 from fencegate.clock import Clock
-from fencegate.core.errors import FencegateError, LockExpired, LockHeld, OutcomeUnknown
+from fencegate.core.errors import FencegateError, LockExpired, LockHeld, OutcomeUnknown, ShuttingDown
 
 _LONGEST_POLL_MS = 60_000
 
@@ -24,7 +24,7 @@ _LONGEST_POLL_MS = 60_000
 _REPEATABLE_US = 9 * 60 * 1_000_000
 
 # A server may notice a cut connection only after our first question: it is asked again after this long.
-_SECOND_LOOK_S = 1.0
+_SECOND_LOOK_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,9 @@ class Acquisition:
                 self._request_id = self._clock.random_id()
                 failures += 1
             except WORTH_REPEATING as error:
-                self.doubtful = in_doubt_before or not isinstance(error, REFUSED_FOR_NOW)
+                # A waiter who is sent away may have been granted the lock at that very moment.
+                sent_away = isinstance(error, ShuttingDown) and poll_ms > 0
+                self.doubtful = in_doubt_before or sent_away or isinstance(error, OutcomeUnknown)
                 if self._clock.monotonic_us() >= (resolve_until_us if self.doubtful else wait_until_us):
                     raise
                 failures += 1

@@ -16,11 +16,14 @@ from fencegate.core.errors import (
 
 T = TypeVar("T")
 
-REFUSED_FOR_NOW: Final[tuple[type[FencegateError], ...]] = (StoreUnavailable, ShuttingDown, RateLimited, TooManyWaiters)
-"""Nothing was done, and a later attempt may fare better."""
-
-WORTH_REPEATING: Final[tuple[type[FencegateError], ...]] = (*REFUSED_FOR_NOW, OutcomeUnknown)
-"""For calls that may be repeated: all of ours, since an acquire carries its requestId."""
+WORTH_REPEATING: Final[tuple[type[FencegateError], ...]] = (
+    StoreUnavailable,
+    ShuttingDown,
+    RateLimited,
+    TooManyWaiters,
+    OutcomeUnknown,
+)
+"""A later attempt may fare better; and all of our calls may be repeated, since an acquire carries its requestId."""
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0

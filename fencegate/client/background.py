@@ -37,11 +37,12 @@ class Background:
         finally:
             future.cancel()
 
-    def owe(self, work: Coroutine[Any, Any, None]) -> None:
+    def owe(self, work: Coroutine[Any, Any, None]) -> "concurrent.futures.Future[None]":
         """Have the thread do this in its own time. A process that exits waits a moment for it."""
         future = self.spawn(work)
         self._owed.add(future)
         future.add_done_callback(self._owed.discard)
+        return future
 
     def settle(self, patience_s: float = _EXIT_PATIENCE_S) -> None:
         """Wait for what is owed."""

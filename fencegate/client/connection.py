@@ -39,6 +39,7 @@ class Connection:
         self._given_owner_id = owner_id
         self._transports: dict[asyncio.AbstractEventLoop, _LoopTransport] = {}
         self._keepers: dict[LeaseCore, Future[None]] = {}
+        self._owed: set[Future[None]] = set()
         self._left_behind: list[object] = []
         _connections.add(self)
 
@@ -77,18 +78,31 @@ class Connection:
             except FencegateError as error:
                 log.warning("given up in the background; the TTL will settle it: %s", error.detail)
 
-        background().owe(do())
+        future = background().owe(do())
+        self._owed.add(future)
+        future.add_done_callback(self._owed.discard)
 
-    async def close_here(self) -> None:
-        """Close the transport of the running event loop. The next use opens another."""
+    async def close(self) -> None:
+        """Finish what is owed, and close the transports of the running loop and of the thread. Later uses open others.
+
+        It waits for both: an embedded store that is closing still would refuse the next one who opens it.
+        """
+        owed = [asyncio.wrap_future(future) for future in list(self._owed)]
+        if owed:
+            await asyncio.wait(owed, timeout=self.timeout_s)
+        await self._close_here()
+        if self._transports:
+            await asyncio.wrap_future(background().spawn(self._close_here()))
+
+    async def _close_here(self) -> None:
         found = self._transports.pop(asyncio.get_running_loop(), None)
         if found is not None:
             await found.close()
 
     def _after_fork_in_child(self) -> None:
         # Kept, not dropped: their finalizers would act on connections and loops that are the parent's.
-        self._left_behind += [self._transports, self._keepers]
-        self._transports, self._keepers = {}, {}
+        self._left_behind += [self._transports, self._keepers, self._owed]
+        self._transports, self._keepers, self._owed = {}, {}, set()
         suffix = self.clock.random_id(4)
         self.owner_id = f"{self._given_owner_id}:{suffix}" if self._given_owner_id else _own_name(self.clock)
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from fencegate.client.connection import Connection
@@ -66,6 +67,11 @@ class Holding(Generic[L]):
         except FencegateError as error:
             # The body did its work under the lock. That its release is in doubt must not look as if it had not.
             log.warning("the release is in doubt, and goes on in the background: %s", error.detail)
+
+    async def discard(self) -> None:
+        """For a caller who was interrupted before it heard of the grant: give back what came."""
+        with suppress(FencegateError):
+            await self.release()
 
     async def _request_lease(self) -> L:
         connection = self._connection

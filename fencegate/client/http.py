@@ -87,6 +87,8 @@ class HttpTransport:
         return await self._send("POST", path, content=content, headers=headers)
 
     async def _send(self, method: str, path: str, **parts: Any) -> Json:
+        if self._http.is_closed:
+            raise StoreUnavailable("this client was closed under the call; nothing was sent")
         try:
             response = await self._http.request(method, self._url + path, **parts)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:

@@ -8,7 +8,6 @@ from typing import Any, Self
 from fencegate.client.acquisition import Acquisition, Wish
 from fencegate.client.attachment import Attachment, import_grant
 from fencegate.client.attempt import within
-from fencegate.client.background import background
 from fencegate.client.connection import Connection
 from fencegate.client.duration import timeout_seconds, ttl_millis, wait_seconds
 from fencegate.client.hold import Hold, Lease, TryHold
@@ -129,8 +128,7 @@ class Locks:
     async def aclose(self) -> None:
         """Release what this client still holds, and close its connections. A later use opens others."""
         await release_all(self._connection)
-        await self._connection.close_here()
-        background().spawn(self._connection.close_here())
+        await self._connection.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -20,7 +20,7 @@ async def keep(lease: LeaseCore, transport: Callable[[], Awaitable[Transport]], 
     third_s = lease.ttl / 3
     failures = 0
     # Opened before it is needed: an embedded store closes with its last user, and the caller's loop may end first.
-    with suppress(FencegateError):
+    with suppress(Exception):
         await transport()
     while lease.held:
         if failures:

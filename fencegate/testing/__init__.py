@@ -2,4 +2,6 @@
 
 import pytest
 
-pytest.register_assert_rewrite("fencegate.testing.resource_suite", "fencegate.testing.store_suite")
+pytest.register_assert_rewrite(
+    "fencegate.testing.resource_suite", "fencegate.testing.store_suite", "fencegate.testing.engine_suite"
+)

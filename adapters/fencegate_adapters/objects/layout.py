@@ -8,6 +8,7 @@ drafts/          writes under way
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from fencegate.clock import Clock
@@ -57,7 +58,7 @@ class Layout:
         with disk.flocked(_RECORD_LOCK, root):
             with suppress(FileNotFoundError):
                 floor = max(floor, self._recorded().floor)
-            self._write_record(root, self._wanted.raised(floor))
+            self._write_record(root, replace(self._wanted, floor=floor))
         self._open_rest()
 
     def record(self) -> Record:

@@ -1,7 +1,7 @@
 """What a folder remembers of the resource in it, so that it is never opened under another guard or mode by mistake."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, Self
 
 from fencegate.core.errors import UnsafeConfiguration
@@ -36,9 +36,6 @@ class Record:
             return cls(fields["name"], fields["guard"], fields["mode"], fields["form"], int(fields["floor"]))
         except (ValueError, KeyError, TypeError):
             raise UnsafeConfiguration("the folder's fencegate.json is damaged: restore it before opening") from None
-
-    def raised(self, floor: int) -> Self:
-        return replace(self, floor=max(self.floor, floor))
 
     def check(self, wanted: "Record") -> None:
         """Refuse to go on when the configuration is no longer the recorded one."""

@@ -18,7 +18,7 @@ from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
 from fencegate.core.names import check_lock_key
 from fencegate.core.token import Token
 from fencegate_adapters.sql.dialect import cause
-from fencegate_adapters.sql.passage import Passage, prepare
+from fencegate_adapters.sql.passage import Passage, prepare, roll_back_rest
 
 S = TypeVar("S", Session, Connection, AsyncSession, AsyncConnection)
 
@@ -146,6 +146,8 @@ def _roll_back(session: Session | Connection, error: BaseException) -> None:
     """Undo, without hiding the error that is on its way."""
     try:
         session.rollback()
+        if isinstance(session, Connection):
+            roll_back_rest(session)
     except DBAPIError as second:
         error.add_note(f"and the rollback failed: {cause(second)}")
 

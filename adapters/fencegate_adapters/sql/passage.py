@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
 from fencegate_adapters.sql import fences
 from fencegate_adapters.sql.dialect import cause, dialect_of
-from fencegate_adapters.sql.tables import FENCE_TABLES, create_missing
+from fencegate_adapters.sql.tables import FENCE_TABLES, create, missing
 
 _prepared: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -25,10 +25,18 @@ def prepare(bind: Engine | Connection) -> None:
         with contextlib.ExitStack() as stack:
             connection = bind if isinstance(bind, Connection) else stack.enter_context(bind.connect())
             with connection.begin():
-                create_missing(connection, FENCE_TABLES)
+                absent = missing(connection, FENCE_TABLES)
+            with connection.begin():
+                create(connection, absent)
     except SQLAlchemyError as error:
         raise ResourceUnavailable(f"the fence table can't be created: {cause(error)}") from error
     _prepared.add(engine)
+
+
+def roll_back_rest(connection: Connection) -> None:
+    """After a COMMIT that failed SQLAlchemy holds the transaction to be over, while some databases keep it open."""
+    if not connection.invalidated and dialect_of(connection.dialect.name).in_transaction(connection):
+        connection.connection.rollback()
 
 
 class Passage:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeVar
 
-from sqlalchemy import Connection, make_url
+from sqlalchemy import Connection, Transaction, make_url
 from sqlalchemy.exc import ArgumentError, DataError, IntegrityError, SQLAlchemyError
 
 from fencegate.clock import SYSTEM, Clock
@@ -28,7 +28,7 @@ from fencegate_adapters.sql.dialect import cause, dialect_of
 from fencegate_adapters.sql.documents import Documents
 from fencegate_adapters.sql.shape import Shape, etag_of
 from fencegate_adapters.sql.table import UserTable
-from fencegate_adapters.sql.tables import FENCE_TABLES, create_missing
+from fencegate_adapters.sql.tables import FENCE_TABLES, create, missing
 
 T = TypeVar("T")
 Written = tuple[list[Row | None], Seen]
@@ -79,13 +79,17 @@ class RowsResource:
         await self._in(self._writing, self._open)
 
     def _open(self) -> None:
-        self._transact(lambda connection: create_missing(connection, (*FENCE_TABLES, *self._shape.tables)))
+        self._make_tables()
         self._transact(self._check_recorded)
 
+    def _make_tables(self) -> None:
+        absent = self._transact(lambda connection: missing(connection, (*FENCE_TABLES, *self._shape.tables)))
+        self._transact(lambda connection: create(connection, absent))
+
     def _check_recorded(self, connection: Connection) -> None:
+        first_time = fences.remember(connection, self._dialect, self._record)  # first, for it takes the lock
         self._dialect.check(connection)
         self._shape.bind(connection)
-        first_time = fences.remember(connection, self._dialect, self._record)
         if first_time and self._shape.unmarked(connection):
             lost = f"resource {self._record.name!r} has rows but no marks: they were lost."
             raise UnsafeConfiguration(f"{lost} {fences.cure(self._record)}")
@@ -96,7 +100,7 @@ class RowsResource:
         await self._in(self._writing, lambda: self._raise_floor(floor))
 
     def _raise_floor(self, floor: int) -> None:
-        self._transact(lambda connection: create_missing(connection, (*FENCE_TABLES, *self._shape.tables)))
+        self._make_tables()
         self._transact(lambda connection: fences.raise_floor(connection, self._dialect, self._record, floor))
 
     async def close(self) -> None:
@@ -222,8 +226,7 @@ class RowsResource:
 
     def _transact(self, body: Callable[[Connection], T], deadline_us: int | None = None, failpoint: str = "") -> T:
         """Run `body` in one transaction. A refusal that it returns is committed like a result: the mark stays."""
-        now_us = self._clock.monotonic_us()
-        left_us = self._wait_us if deadline_us is None else deadline_us - now_us
+        left_us = self._wait_us if deadline_us is None else deadline_us - self._clock.monotonic_us()
         if left_us <= 0:
             raise ResourceUnavailable("others kept the database busy for too long: nothing was written; retry")
         committing = False
@@ -237,10 +240,18 @@ class RowsResource:
                 result = body(connection)
                 committing = True
                 outcome = "not-written" if isinstance(result, FencegateError) else "unknown"
-                transaction.commit()
+                _commit(transaction)
                 return result
         except IntegrityError as error:
             raise self._dialect.refusal(error) from None
         except SQLAlchemyError as error:
             at = " while it committed" if committing else ""
-            raise ResourceUnavailable(f"the database failed{at}: {cause(error)}", outcome=outcome) from None
+            raise ResourceUnavailable(f"the database failed{at}: {cause(error)}", outcome=outcome) from error
+
+
+def _commit(transaction: Transaction) -> None:
+    try:
+        transaction.commit()
+    except BaseException:
+        transaction.rollback()  # else the connection goes back to the pool as it is, its transaction open
+        raise

@@ -42,9 +42,14 @@ FENCE_TABLES = (fences, resources)
 OWN_TABLES = frozenset(metadata.tables)
 
 
-def create_missing(connection: Connection, tables: tuple[Table, ...]) -> None:
-    """Create those of `tables` that are not there; looks first, since not everybody may create tables."""
+def missing(connection: Connection, tables: tuple[Table, ...]) -> list[Table]:
+    """Those that are not there; look before you create, since not everybody may create tables."""
     there = inspect(connection)
+    return [table for table in tables if not there.has_table(table.name)]
+
+
+def create(connection: Connection, tables: list[Table]) -> None:
+    """Create them, unless another did meanwhile. Not in the transaction that looked: two that both looked first would
+    each wait for the other."""
     for table in tables:
-        if not there.has_table(table.name):
-            connection.execute(CreateTable(table, if_not_exists=True))
+        connection.execute(CreateTable(table, if_not_exists=True))

@@ -1,5 +1,6 @@
 """Stores, chosen by URL. Each is imported only when it is used."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -54,3 +55,17 @@ def _make(url: str, clock: Clock) -> Store:
     from fencegate_lockservice.stores.sqlite import SqliteStore
 
     return SqliteStore(Path(url.removeprefix("sqlite:///")), clock)
+
+
+_left_behind: list[object] = []
+
+
+def _after_fork_in_child() -> None:
+    """A store's threads and file locks are the parent's: the child opens its own, or is refused at once."""
+    global _shared, _mutex
+    _left_behind.append(_shared)  # kept, not closed: closing would act on the parent's files
+    _shared, _mutex = {}, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -53,8 +53,8 @@ class MemoryStore:
         if key not in self._entries:
             insort(self._order, key.encode())
         self._entries[key] = Entry(change.version, change.value)
+        self._keep.pop(key, None)
         if change.keep_until_us is not None:
-            self._keep.pop(key, None)
             self._keep[key] = change.keep_until_us
 
     def _remove(self, key: str) -> None:

@@ -126,6 +126,7 @@ class SqliteStore:
         self._clock = clock
         self._jobs: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
         self._gathering: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
+        self._gate = threading.Lock()  # after the writer was told to stop, nothing may be handed to it
         self._db = _open(path)
         self._revision = int(self._db.execute("SELECT coalesce(max(revision), 0) FROM log").fetchone()[0])
         self._feed = Feed(self._revision, self._read_log)
@@ -167,9 +168,13 @@ class SqliteStore:
         return Interval(now_us, now_us)
 
     async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._jobs.put(None)
+        with self._gate:
+            if not self._closed:
+                self._closed = True
+                for gathered in self._gathering.values():
+                    self._jobs.put(gathered)
+                self._gathering.clear()
+                self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 
     # --- in the caller's thread ---
@@ -179,19 +184,22 @@ class SqliteStore:
 
     async def _submit(self, job: _Job) -> Any:
         """Hand a job to the writer, together with all others that come in this turn of the event loop."""
-        if self._closed:
-            raise Unavailable("the store is closed")
         loop = job.future.get_loop()
-        gathered = self._gathering.get(loop)
-        if gathered is None:
-            self._gathering[loop] = [job]
-            loop.call_soon(self._hand_over, loop)
-        else:
-            gathered.append(job)
+        with self._gate:
+            if self._closed:
+                raise Unavailable("the store is closed")
+            gathered = self._gathering.get(loop)
+            if gathered is None:
+                self._gathering[loop] = [job]
+                loop.call_soon(self._hand_over, loop)
+            else:
+                gathered.append(job)
         return await job.future
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._jobs.put(self._gathering.pop(loop))
+        with self._gate:
+            if (gathered := self._gathering.pop(loop, None)) is not None:
+                self._jobs.put(gathered)
 
     async def _read_log(self, since: int, limit: int) -> Sequence[LogEntry] | None:
         def work(db: sqlite3.Connection) -> list[LogEntry] | None:
@@ -225,10 +233,6 @@ class SqliteStore:
             stop = some is None
             self._handle(jobs)
         self._db.close()
-        while not self._jobs.empty():
-            for job in self._jobs.get_nowait() or ():
-                job.error = Unavailable("the store was closed")
-                _deliver([job])
 
     def _handle(self, jobs: list[_Job]) -> None:
         commits = [job for job in jobs if isinstance(job, _Commit)]
@@ -238,37 +242,46 @@ class SqliteStore:
             if isinstance(job, _Read):
                 try:
                     job.result = job.work(self._db)
-                except sqlite3.Error as error:
+                except (sqlite3.Error, ValueError) as error:  # ValueError: text that is no Unicode
                     job.error = Unavailable(f"the store can't be read: {error}")
         _deliver(jobs)
-        self._groups += 1
+        self._groups += bool(commits)
         if commits and self._groups % CLEAN_EVERY == 0:
             self._clean()
 
     def _group(self, commits: list[_Commit]) -> None:
         """One transaction for all of them. Nobody is answered before it is on the disk."""
         try:
-            versions = self._versions(list({change.key for commit in commits for change in commit.changes}))
-        except sqlite3.Error as error:
-            for commit in commits:
-                commit.error = Unavailable(f"the store can't be read: {error}")
+            group = self._put_together(commits)
+            columns = group.columns()
+        except (sqlite3.Error, ValueError) as error:  # ValueError: bytes that are no text; and nothing is written yet
+            if len(commits) > 1:
+                for commit in commits:
+                    self._group([commit])
+            else:
+                commits[0].error = Unavailable(f"the store can't take this: {error}")
             return
-        group = _Group(self._revision)
-        now_us = self._clock.now_us()
-        for commit in commits:
-            commit.error = self._judge(commit, versions, now_us)
-            if commit.error is None:
-                group.add(commit, versions)
         if group.empty:
             return
         try:
-            self._db.execute("INSERT INTO groups VALUES (?, ?, ?)", group.columns())
+            self._db.execute("INSERT INTO groups VALUES (?, ?, ?)", columns)
         except sqlite3.Error as error:
             self._fail([commit for commit in commits if commit.error is None], error)
             return
         if group.lines:
             self._revision = group.lines[-1].revision
             self._feed.publish(group.lines)
+
+    def _put_together(self, commits: list[_Commit]) -> _Group:
+        """Judge each commit by what is there and by those before it, and gather what the good ones write."""
+        versions = self._versions(list({change.key for commit in commits for change in commit.changes}))
+        group = _Group(self._revision)
+        now_us = self._clock.now_us()
+        for commit in commits:
+            commit.error = self._judge(commit, versions, now_us)
+            if commit.error is None:
+                group.add(commit, versions)
+        return group
 
     def _versions(self, keys: Sequence[str]) -> dict[str, str]:
         """The versions that are there now. One row for all: the interpreter's lock changes hands at every row."""

@@ -1,0 +1,61 @@
+"""`fencegate serve` as a process of its own, configured for the resources of the demo."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fencegate.gateway.resources import ResourceSettings
+from fencegate_demo.processes import START_WITHIN_S, Child, started
+
+_PROGRAM = ("-c", "from fencegate.cli import main; main()", "serve", "--listen", "127.0.0.1:0")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    process: Child
+    url: str
+
+    def address(self, resource: str, key: tuple[str, ...]) -> str:
+        return f"{self.url}/v1/resources/{resource}/{'/'.join(key)}"
+
+
+@asynccontextmanager
+async def serving(
+    name: str,
+    resources: Iterable[ResourceSettings],
+    folder: Path,
+    *,
+    store: str | None = None,
+    failpoint: str | None = None,
+) -> AsyncIterator[Server]:
+    """A gateway to these resources; with a store, it is the lock service as well."""
+    config = folder / f"{name.replace(' ', '-')}.toml"
+    config.write_text("".join(_table(settings) for settings in resources), encoding="utf-8")
+    role = ("--role", "gateway") if store is None else ("--role", "all", "--store", store)
+    environment = {} if failpoint is None else {"FENCEGATE_FAILPOINT": failpoint}
+    arguments = (*_PROGRAM, *role, "--data", str(folder), "--config", str(config))
+    async with started(name, arguments, folder, **environment) as process:
+        yield Server(process, await _url(process))
+
+
+def _table(settings: ResourceSettings) -> str:
+    # A JSON string is a TOML string, as long as nothing outside the basic plane is escaped.
+    url = json.dumps(settings.url, ensure_ascii=False)
+    return f'[resources."{settings.name}"]\nurl = {url}\nmode = "{settings.mode}"\n'
+
+
+async def _url(process: Child) -> str:
+    url = ""
+    try:
+        async with asyncio.timeout(START_WITHIN_S):
+            while (line := await process.line()) != "ready":
+                if line is None:
+                    raise await process.refusal()
+                if line.startswith("docs"):
+                    url = line.split()[1].removesuffix("/docs")
+    except TimeoutError:
+        raise process.failure(f"was not ready within {START_WITHIN_S:g} s") from None
+    return url

@@ -1,0 +1,155 @@
+"""The timeline and the verdict for people at a terminal: readable in colour, and without."""
+
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from fencegate_demo.stage import Outcome, Result
+from fencegate_demo.timeline import Lane, Mark, Span, Timeline, TokenNames, draw_up, tokens_of
+from fencegate_demo.wording import ARMS, conclusion, outcome_in_words, rows
+
+NAME_COLUMNS = 11
+MAX_COLUMNS = 132
+EDGES = {"lease": "┣┫", "seen": "├┤"}
+FILL = {"lease": "━", "runs": "─", "waits": "┈", "paused": "░", "seen": "─"}
+SIGN = {"accepted": "✓", "refused": "⊘", "corrupting": "!"}
+MARK_STYLE = {"accepted": "green", "refused": "bold red", "corrupting": "bold white on red"}
+ACTOR_STYLE = {"A": "dark_orange", "B": "dodger_blue1"}
+
+
+def show(console: Console, results: Sequence[Result]) -> None:
+    """Everything that there is to see about these runs."""
+    names = TokenNames(
+        token for result in results for outcome in result.outcomes for token in tokens_of(outcome.events)
+    )
+    for result in results:
+        console.print(_run(result, names, min(console.width, MAX_COLUMNS)))
+    console.print(Padding(_legend(names), (0, 2)))
+    console.print(Padding(_verdicts(results) if len(results) > 1 else _verdict(results[0]), (1, 0, 0, 0)))
+    proved = all(result.proved for result in results)
+    console.print(Padding(Text(conclusion(results), "bold green" if proved else "bold red"), (1, 2)))
+
+
+def _run(result: Result, names: TokenNames, columns: int) -> RenderableType:
+    parts: list[RenderableType] = []
+    for outcome in result.outcomes:
+        parts += [_heading(outcome), *_drawn(draw_up(outcome.events, names), columns - 6), Text()]
+    title = f"[bold]{result.run.scenario.name}[/] over [bold]{result.run.resource}[/]"
+    return Panel(Group(*parts[:-1]), title=title, title_align="left", width=columns, padding=(1, 2), border_style="dim")
+
+
+def _heading(outcome: Outcome) -> Text:
+    good = outcome.verdict.stale_accepted == 0 and not outcome.verdict.lost
+    return Text.assemble(
+        (f"{outcome.trial.arm:<{NAME_COLUMNS}}", "bold"),
+        (outcome_in_words(outcome), "green" if good else "bold red"),
+        (f"  ({ARMS[outcome.trial.arm]})", "dim"),
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+
+
+def _drawn(timeline: Timeline, columns: int) -> list[Text]:
+    columns -= NAME_COLUMNS
+    lines = [
+        Text.assemble((f"{lane.name:<{NAME_COLUMNS}}", "bold"), _lane(lane, timeline, columns))
+        for lane in timeline.lanes
+    ]
+    return [*lines, Text.assemble(" " * NAME_COLUMNS, (_axis(timeline, columns), "dim"))]
+
+
+def _lane(lane: Lane, timeline: Timeline, columns: int) -> Text:
+    def column(at_us: int) -> int:
+        return at_us * columns // timeline.length_us
+
+    line = Text(" " * columns)
+    for span in lane.spans:
+        start, end = column(span.start_us), column(span.end_us)
+        if end > start:
+            line = _over(line, start, Text(_filled(span, end - start), _style(span)))
+    free = 0
+    for mark, text in ((mark, _sign(mark)) for mark in lane.marks):
+        start = min(max(column(mark.at_us), free), columns - len(text))
+        line = _over(line, start, text)
+        free = start + len(text) + 1
+    return line
+
+
+def _over(line: Text, start: int, text: Text) -> Text:
+    return Text.assemble(line[:start], text, line[start + len(text) :])
+
+
+def _filled(span: Span, columns: int) -> str:
+    fill = FILL[span.kind]
+    first, last = EDGES.get(span.kind, fill * 2)
+    label = next((f" {label} " for label in span.labels if len(label) + 4 <= columns), "")
+    return f"{first}{label}".ljust(columns - 1, fill)[: columns - 1] + last
+
+
+def _style(span: Span) -> str:
+    if span.kind == "paused":
+        return "grey62"
+    actor = ACTOR_STYLE.get(span.actor, "default")
+    return f"bold {actor}" if span.kind == "lease" else actor
+
+
+def _sign(mark: Mark) -> Text:
+    return Text(f"{SIGN[mark.kind]}{mark.label}", MARK_STYLE[mark.kind])
+
+
+def _axis(timeline: Timeline, columns: int) -> str:
+    step_us = 500_000 if timeline.length_us <= 6_000_000 else 2_000_000
+    line = ""
+    for at_us in range(0, timeline.length_us, step_us):
+        at = at_us * columns // timeline.length_us
+        text = "0 s" if at_us == 0 else f"{at_us / 1_000_000:.1f}"
+        if len(line) <= at <= columns - len(text):
+            line = line.ljust(at) + text
+    return line
+
+
+def _legend(names: TokenNames) -> Text:
+    signs = {"accepted": "write accepted", "refused": "refused: 412 STALE_TOKEN", "corrupting": "stale, yet accepted"}
+    parts: list[tuple[str, str]] = []
+    for kind, words in signs.items():
+        parts += [(SIGN[kind], MARK_STYLE[kind]), (f" {words}   ", "dim")]
+    return Text.assemble(*parts, (f"\n{names.legend}", "dim"))
+
+
+def _verdict(result: Result) -> Table:
+    table = Table("", "fenced", "unfenced", header_style="bold", box=None, padding=(0, 2))
+    for name, fenced, unfenced, bad in rows(result):
+        table.add_row(name, fenced, Text(unfenced, "bold red" if bad else ""))
+    return table
+
+
+def _verdicts(results: Sequence[Result]) -> Table:
+    table = Table("scenario", "resource", "arm", header_style="bold", padding=(0, 1), border_style="dim")
+    for name in ("stale writes", "accepted", "updates lost"):
+        table.add_column(name, justify="right")
+    table.add_column("last writer")
+    table.add_column("proved")
+    for result in results:
+        for outcome in result.outcomes:
+            first = outcome is result.fenced
+            verdict = outcome.verdict
+            table.add_row(
+                result.run.scenario.name if first else "",
+                result.run.resource if first else "",
+                outcome.trial.arm,
+                str(verdict.stale_writes),
+                _count(verdict.stale_accepted),
+                _count(len(verdict.lost)),
+                verdict.holding.owner,
+                (Text("yes", "green") if result.proved else Text("NO", "bold red")) if first else "",
+                end_section=not first,
+            )
+    return table
+
+
+def _count(number: int) -> Text:
+    return Text(str(number), "bold red" if number else "green")

@@ -1,0 +1,60 @@
+"""The sentences and rows that terminal and report have in common."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from fencegate_demo.stage import Outcome, Result
+
+ARMS = {"fenced": "the resource compares tokens", "unfenced": "the same workload, the check off"}
+
+
+class Row(NamedTuple):
+    """A line of the verdict: the same thing in both arms, and whether the unfenced one is bad news."""
+
+    name: str
+    fenced: str
+    unfenced: str
+    bad: bool = False
+
+
+def rows(result: Result) -> Iterator[Row]:
+    fenced, unfenced = (outcome.verdict for outcome in result.outcomes)
+    yield Row("stale writes sent", str(fenced.stale_writes), str(unfenced.stale_writes))
+    accepted = unfenced.stale_accepted
+    yield Row("… of them accepted", str(fenced.stale_accepted), str(accepted), accepted > 0)
+    yield Row("acknowledged updates lost", _lost(fenced.lost), _lost(unfenced.lost), bool(unfenced.lost))
+    yield Row("the resource holds", *(" ".join(verdict.holding.updates) for verdict in (fenced, unfenced)))
+    yield Row("written last by", *(verdict.holding.owner or "nobody" for verdict in (fenced, unfenced)))
+
+
+def _lost(updates: Sequence[str]) -> str:
+    return f"{len(updates)} ({' '.join(updates)})" if updates else "0"
+
+
+def outcome_in_words(outcome: Outcome) -> str:
+    """What became of one arm, in a line."""
+    verdict = outcome.verdict
+    refused = verdict.stale_writes - verdict.stale_accepted
+    if verdict.stale_accepted or verdict.lost:
+        lost = f"{' '.join(verdict.lost)} lost" if verdict.lost else "nothing lost"
+        return f"{verdict.stale_accepted} of {_writes(verdict.stale_writes)} accepted, {lost}"
+    return f"{refused} of {_writes(verdict.stale_writes)} refused, nothing lost"
+
+
+def _writes(number: int) -> str:
+    return f"{number} stale write{'' if number == 1 else 's'}"
+
+
+def conclusion(results: Sequence[Result]) -> str:
+    """One plain sentence."""
+    failed = [result for result in results if not result.proved]
+    if failed:
+        names = ", ".join(f"{result.run.scenario.name} over {result.run.resource}" for result in failed)
+        return f"Not proved: {names}. See the verdict for what was accepted, lost, or never happened."
+    sent = sum(result.fenced.verdict.stale_writes for result in results)
+    accepted = sum(result.unfenced.verdict.stale_accepted for result in results)
+    lost = sum(len(result.unfenced.verdict.lost) for result in results)
+    return (
+        f"Proved: with fencing tokens every stale write ({sent} of {sent}) was refused by the resource and nothing was "
+        f"lost; without the check {accepted} got in, and {lost} acknowledged updates of the rightful holder vanished."
+    )

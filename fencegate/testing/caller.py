@@ -1,0 +1,79 @@
+"""Somebody who asks a lock engine for locks, as the lock service does for its clients."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from fencegate.clock import SYSTEM
+from fencegate.core.model import Acquire, Claimant, Hold, Limits, Release, Released, Renew, Renewed
+from fencegate.core.ports import Store
+from fencegate.engine import Engine
+
+KEEP_US = 15_000_000
+QUICK = Limits(offer_us=300_000, suspect_us=3_000_000)
+"""Offers that lapse soon, so that a test of dead replicas need not wait long."""
+
+
+class Caller:
+    """One owner, served by one engine."""
+
+    def __init__(self, engine: Engine, owner_id: str) -> None:
+        self.engine = engine
+        self.owner_id = owner_id
+
+    def asks(
+        self, lock_key: str, *, ttl_s: float = 10.0, wait: bool = False, name: str = "", reentrant: bool = False
+    ) -> Acquire:
+        """The command of one acquire; `name` stands for its `requestId`."""
+        request = name or SYSTEM.random_id(9)
+        lock_token = f"{request}.{SYSTEM.random_id()}"
+        who = Claimant(request, lock_token, self.owner_id, int(ttl_s * 1_000_000), f"{self.owner_id} {ttl_s}")
+        attempt = SYSTEM.random_id(4)
+        return Acquire(lock_key, who, self.engine.replica, attempt, wait, bool(name), reentrant)
+
+    async def acquire(
+        self, lock_key: str, *, wait_s: float = 0, ttl_s: float = 10.0, name: str = "", reentrant: bool = False
+    ) -> Hold:
+        command = self.asks(lock_key, ttl_s=ttl_s, wait=wait_s > 0, name=name, reentrant=reentrant)
+        return await self.engine.acquire(command, int(wait_s * 1_000_000), KEEP_US if name else 0)
+
+    async def release(self, lock_key: str, hold: Hold) -> int:
+        """Gives how many holds of this owner are left."""
+        outcome = await self.engine.run(Release(lock_key, hold.who.lock_token, self.owner_id))
+        assert isinstance(outcome, Released)
+        return outcome.left
+
+    async def renew(self, lock_key: str, hold: Hold, ttl_s: float | None = None) -> Hold:
+        ttl_us = None if ttl_s is None else int(ttl_s * 1_000_000)
+        outcome = await self.engine.run(Renew(lock_key, hold.who.lock_token, self.owner_id, ttl_us))
+        assert isinstance(outcome, Renewed)
+        return outcome.hold
+
+    async def waiters(self, lock_key: str) -> list[str]:
+        """Who waits for this lock, in order, and who it is offered to before them."""
+        record = (await self.engine.look(lock_key)).record
+        if record is None:
+            return []
+        offered = [record.offer.waiter] if record.offer is not None else []
+        return [waiter.who.owner_id for waiter in [*offered, *record.queue]]
+
+    async def until_waiting(self, lock_key: str, *owners: str) -> None:
+        """Return as soon as exactly these wait, in this order."""
+        async with asyncio.timeout(5):
+            while True:
+                if await self.waiters(lock_key) == list(owners):
+                    return
+                await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def engines(*stores: Store, limits: Limits = QUICK) -> AsyncIterator[list[Engine]]:
+    """A running engine over each of these stores: replicas, when they are the same one or share their data."""
+    async with AsyncExitStack() as stack:
+        found = []
+        for number, store in enumerate(stores):
+            engine = Engine(store, limits=limits, replica=f"replica-{number}")
+            await engine.start()
+            stack.push_async_callback(engine.close)
+            found.append(engine)
+        yield found
