@@ -12,7 +12,6 @@ from rich.table import Table
 from fencegate.core.errors import (
     FencegateError,
     InvalidInput,
-    LockFree,
     OutcomeUnknown,
     StoreUnavailable,
     UnsafeConfiguration,
@@ -98,16 +97,14 @@ def status(lock_key: str, url: Url = None, json: Json = False) -> None:
     from fencegate.sync import connect
 
     with connect(url) as client:
-        try:
-            lock = client.status(lock_key)
-        except LockFree as error:
-            if json:
-                _print_json({"lockKey": lock_key, "locked": False, **error.members})
-            else:
-                out.print(f"[green]free[/]  {lock_key}", highlight=False)
-            sys.exit(1)
+        lock = client.status(lock_key)
     if json:
         _print_json(lock)
+    if not lock["locked"]:
+        if not json:
+            out.print(f"[green]free[/]  {lock_key}", highlight=False)
+        sys.exit(1)
+    if json:
         return
     out.print(f"[bold yellow]held[/]  {lock_key}", highlight=False)
     rows = {
@@ -137,6 +134,27 @@ def force_release(
         _print_json(answer)
     else:
         out.print(f"[bold]released by force[/]  {lock_key}", highlight=False)
+
+
+@app.command()
+def demo(
+    scenario: Annotated[str | None, typer.Argument(help="One of those that --list shows; gc-pause by default.")] = None,
+    store: Annotated[str | None, typer.Option(help="A lock store of your own: sqlite:///PATH or memory://.")] = None,
+    resource: Annotated[
+        str | None, typer.Option(help="rows (default), objects, or one of your own: sqlite:///PATH, file:///FOLDER.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every scenario over every resource.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Say which scenarios there are.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Write a page with the timelines as pictures.")] = None,
+    json: Json = False,
+) -> None:
+    """Prove the point: a holder that was stopped past its lease writes, and the resource refuses."""
+    from fencegate_demo.cli import Wanted, list_scenarios, run
+
+    if list_:
+        list_scenarios(json)
+    else:
+        sys.exit(run(Wanted(scenario, store, resource, everything, report, json)))
 
 
 def _print_json(value: Any) -> None:

@@ -22,7 +22,7 @@ from fencegate import (
 from fencegate.client import acquisition
 from fencegate.client.http import HttpTransport
 from fencegate.sync import connect as connect_sync
-from tests.conftest import MakeServer, Server, start_server
+from tests.servers import MakeServer, Server, start_server
 
 
 class LossyNetwork:

@@ -15,7 +15,8 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Server, start_server
+
+from tests.servers import Server, start_server
 
 ROUNDS = 4
 KILLS_PER_ROUND = 50

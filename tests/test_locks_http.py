@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from conftest import Server
+
+from tests.servers import Server
 
 _names = iter(range(10**9))
 

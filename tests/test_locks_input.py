@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from conftest import Server
+
+from tests.servers import Server
 
 _BAD_TEXTS: list[Any] = ["", 7, True, None.__class__.__name__ * 200, "a\x00b", "a\r\nb", ["x"], {"x": 1}, "\ud800"]
 _BAD_TTLS: list[Any] = [0, -1, 999, 3_600_001, 10**18, 10**40, 1.5, "1000", "٣", True, [], {}]
@@ -71,9 +72,11 @@ def test_a_missing_reason_is_named(http: httpx.Client) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"{", b"[]", b"7", b'"x"', b"null", b"\xff\xfe", b'{"ttlMillis": NaN}', b'{"ttlMillis": 1e999}']
-    + [b'{"wait": true, "wait": false}', b"[" * 50_000, b'{"a":' * 20_000, b'{"metadata": ' + b'{"a":' * 5000]
-    + [b'{"ttlMillis": ' + b"9" * 6000 + b"}"],
+    [
+        *(b"{", b"[]", b"7", b'"x"', b"null", b"\xff\xfe", b'{"ttlMillis": NaN}', b'{"ttlMillis": 1e999}'),
+        *(b'{"wait": true, "wait": false}', b"[" * 50_000, b'{"a":' * 20_000, b'{"metadata": ' + b'{"a":' * 5000),
+        b'{"ttlMillis": ' + b"9" * 6000 + b"}",
+    ],
 )
 def test_a_bad_body_is_refused(http: httpx.Client, content: bytes) -> None:
     answer = http.post("/v1/locks/input:never/acquire", content=content)
@@ -88,7 +91,20 @@ def test_a_body_over_the_limit_is_413(http: httpx.Client) -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    ["", "%00", "a%0d%0ab", "%ff%fe", "..%2f..", "%2e%2e", "a/", "%2fa", "a//b", "a%2f%2e%2fb", "x" * 1025, "%E2%80%A8"],
+    [
+        "",
+        "%00",
+        "a%0d%0ab",
+        "%ff%fe",
+        "..%2f..",
+        "%2e%2e",
+        "a/",
+        "%2fa",
+        "a//b",
+        "a%2f%2e%2fb",
+        "x" * 1025,
+        "%E2%80%A8",
+    ],
 )
 def test_a_bad_lock_key_is_named(http: httpx.Client, raw: str) -> None:
     answer = http.post(f"/v1/locks/{raw}/acquire", json={})
@@ -138,7 +154,8 @@ def test_a_wrong_method_is_405_with_allow(http: httpx.Client, method: str, path:
     "raw",
     [
         b"POST /v1/locks/x/acquire HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}}",
-        b"POST /v1/locks/x/acquire HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/locks/x/acquire HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"POST /v1/locks/x/acquire HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
         b"NOT HTTP AT ALL\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: y\r\n" % n for n in range(10_000)) + b"\r\n",

@@ -114,6 +114,7 @@ async def test_metadata_that_could_not_be_read_back_is_refused(objects: FolderOb
 
 async def test_names_that_need_care_are_kept_apart(objects: FolderObjects) -> None:
     names = ["a", "a/b", "a/b/c", "A", "%61", "a.o", "a.d/b", "x" * 79, "x" * 80, "x" * 81, "x" * 80 + "/y", "ü" * 512]
+    names += ["x" * 80 + "!", "x" * 80 + "0", "x" * 80 + "!/z"]
     for name in names:
         await put(objects, tuple(name.split("/")), f"s:{name[:99]}", name.encode(), 7)
     for name in names:

@@ -13,6 +13,8 @@ import pytest
 from fencegate.core.errors import ResourceUnavailable, StaleToken, TooLarge, UnsafeConfiguration
 from fencegate.core.ports import Conditions
 from fencegate_adapters.objects import FolderObjects, disk
+from fencegate_adapters.objects.draft import Draft
+from fencegate_adapters.objects.frame import Header
 from tests.folder_objects import FENCE, KEY, folder_objects, get, parts, put
 
 
@@ -92,6 +94,24 @@ async def test_a_cancelled_writer_leaves_nothing_half_written(objects: FolderObj
     await put(objects, KEY, FENCE, b"after", 7)
     assert await get(objects, KEY) == b"after"
     assert drafts(tmp_path) == []
+
+
+async def test_a_thread_that_outlives_its_writer_publishes_nothing(objects: FolderObjects, tmp_path: Path) -> None:
+    await put(objects, KEY, FENCE, b"before", 7)
+    directories = [disk.open_directory(str(tmp_path / name)) for name in ("drafts", "objects")]
+    for steps_before in (0, 1):
+        draft = Draft(directories[0], Header("k", 7, "ab" * 16))
+        if steps_before:
+            draft.finish(b"given up")
+        draft.discard()
+        with pytest.raises(InterruptedError):
+            draft.finish(b"given up")
+        with pytest.raises(InterruptedError):
+            draft.publish("k.o", directories[1])
+    assert drafts(tmp_path) == []
+    assert await get(objects, KEY) == b"before"
+    for directory in directories:
+        os.close(directory)
 
 
 # --- fences ----------------------------------------------------------------------------------------------------------

@@ -11,10 +11,10 @@ from fencegate_demo.events import Event, Failed, Granted, Paused, Resumed, only
 from fencegate_demo.processes import Child
 
 ANSWER_WITHIN_S = 40.0
-LEASES = 1.25
+LEASES = 1.4
 """A pause lasts at least so many times the lease."""
 
-_decode = msgspec.json.Decoder(Event).decode  # type: ignore[arg-type, var-annotated]
+_decode = msgspec.json.Decoder(Event).decode
 
 
 class Holder:

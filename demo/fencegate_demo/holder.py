@@ -5,7 +5,6 @@ deadline and never asks again, so after a pause it goes on where it was, as a pr
 """
 
 import sys
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -47,12 +46,18 @@ class Holder:
         self._lock_token = ""
         self._updates: tuple[str, ...] = ()
         self._own = 0
-        self.commands: dict[str, Callable[[], Event]] = {
-            "acquire": self._acquire,
-            "read": self._read,
-            "update": self._update,
-            "release": self._release,
-        }
+
+    def do(self, command: str) -> Event:
+        match command:
+            case "acquire":
+                return self._acquire()
+            case "read":
+                return self._read()
+            case "update":
+                return self._update()
+            case "release":
+                return self._release()
+        raise Unexpected(f"{command!r} is not a command")
 
     def _acquire(self) -> Event:
         asked_us = SYSTEM.monotonic_us()
@@ -110,7 +115,7 @@ def main() -> None:
         _say(Ready(SYSTEM.monotonic_us(), part.name))
         for line in sys.stdin:
             try:
-                _say(holder.commands[line.strip()]())
+                _say(holder.do(line.strip()))
             except (Unexpected, httpx.HTTPError) as error:
                 _say(Failed(SYSTEM.monotonic_us(), part.name, str(error) or type(error).__name__))
                 return

@@ -112,11 +112,14 @@ async def _spawn(
 
 async def _state(pid: int) -> str:
     """One letter, as `ps` has it: T is stopped."""
-    stat = Path(f"/proc/{pid}/stat")
-    if stat.parent.parent.joinpath("self").exists():
-        try:
-            return stat.read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return ""
+    if sys.platform == "linux":
+        return _state_in_proc(Path(f"/proc/{pid}/stat"))
     ps = await asyncio.create_subprocess_exec("ps", "-o", "stat=", "-p", str(pid), stdout=asyncio.subprocess.PIPE)
     return (await ps.communicate())[0].decode().strip()[:1]
+
+
+def _state_in_proc(stat: Path) -> str:
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return ""

@@ -7,9 +7,9 @@ from importlib.resources import files
 
 from fencegate.clock import SYSTEM
 from fencegate_demo.stage import Outcome, Result
-from fencegate_demo.svg import draw
-from fencegate_demo.timeline import TokenNames, draw_up, tokens_of
-from fencegate_demo.wording import ARMS, conclusion, outcome_in_words, rows
+from fencegate_demo.svg import SIGNS, draw
+from fencegate_demo.timeline import Timeline, TokenNames, draw_up, tokens_of
+from fencegate_demo.wording import ARMS, SIGN_WORDS, conclusion, outcome_in_words, rows
 
 _BAD = ' class="bad"'
 _PATTERN = (
@@ -18,19 +18,15 @@ _PATTERN = (
     '<rect width="7" height="7" fill="var(--card)"/><rect width="3" height="7" fill="var(--hatch)" opacity=".45"/>'
     "</pattern></defs></svg>"
 )
+_BAR = 'x="1" y="3" width="28" height="14" rx="3"'
 _LEGEND = (
-    ('<g class="lease a"><rect width="30" height="14" y="3" rx="3"/></g>', "holds the lock"),
-    ('<g class="waits b"><rect width="29" height="14" x=".5" y="3" rx="3"/></g>', "waits"),
-    ('<g class="paused"><rect width="29" height="14" x=".5" y="3" rx="3"/></g>', "stopped (SIGSTOP)"),
-    ('<g class="seen b"><rect width="28" height="14" x="1" y="3" rx="3"/></g>', "highest token that the fence has seen"),
-    ('<g class="mark accepted" transform="translate(15 10)"><circle r="8"/><path d="M-4 .5-1 3.5 4-3"/></g>', "accepted"),
-    (
-        '<g class="mark refused" transform="translate(15 10)"><circle r="8"/><path d="M-4 4 4-4"/></g>',
-        "refused: 412 STALE_TOKEN",
-    ),
-    (
-        '<g class="mark corrupting" transform="translate(15 10)"><circle r="8"/><path d="M0-5V1M0 4.4v.4"/></g>',
-        "stale, yet accepted",
+    (f'<g class="lease a"><rect {_BAR}/></g>', "holds the lock"),
+    (f'<g class="waits b"><rect {_BAR}/></g>', "waits"),
+    (f'<g class="paused"><rect {_BAR}/></g>', "stopped (SIGSTOP)"),
+    (f'<g class="seen b"><rect {_BAR}/></g>', "highest token that the fence has seen"),
+    *(
+        (f'<g class="mark {kind}" transform="translate(15 10)"><circle r="8.5"/>{SIGNS[kind]}</g>', words)
+        for kind, words in SIGN_WORDS.items()
     ),
 )
 
@@ -62,12 +58,15 @@ verdict is computed from what was acknowledged and what the resource held at the
 
 def _legend(names: TokenNames) -> str:
     items = "".join(f'<li><svg viewBox="0 0 30 20">{sign}</svg>{words}</li>' for sign, words in _LEGEND)
-    return f'<ul class="legend">{items}</ul>\n<p class="soft">A1 is A’s first update, and so on; {names.legend}.</p>'
+    return (
+        f'<ul class="legend">{items}</ul>\n<p class="soft">A1 is the first update of A, and so on; {names.legend}.</p>'
+    )
 
 
 def _section(result: Result, names: TokenNames) -> str:
     run = result.run
-    figures = "\n".join(_figure(outcome, names) for outcome in result.outcomes)
+    timelines = draw_up([outcome.events for outcome in result.outcomes], names)
+    figures = "\n".join(map(_figure, result.outcomes, timelines))
     return f"""<section>
 <h2>{escape(run.scenario.name)} over {escape(run.resource)}</h2>
 <p>{escape(run.scenario.summary[:1].upper() + run.scenario.summary[1:])}.</p>
@@ -76,14 +75,13 @@ def _section(result: Result, names: TokenNames) -> str:
 </section>"""
 
 
-def _figure(outcome: Outcome, names: TokenNames) -> str:
+def _figure(outcome: Outcome, timeline: Timeline) -> str:
     arm, words = outcome.trial.arm, outcome_in_words(outcome)
     good = outcome.verdict.stale_accepted == 0 and not outcome.verdict.lost
-    picture = draw(draw_up(outcome.events, names), f"{arm}: {words}")
     return f"""<figure>
 <figcaption><b>{arm}</b> <span class="{"good" if good else "bad"}">{escape(words)}</span>
 <span class="soft">({ARMS[arm]})</span></figcaption>
-{picture}
+{draw(timeline, f"{arm}: {words}")}
 </figure>"""
 
 
@@ -94,4 +92,5 @@ def _table(result: Result) -> str:
         for row in rows(result)
     )
     state = "<b class=good>proved</b>" if result.proved else "<b class=bad>not proved</b>"
-    return f"<table><thead><tr><th>{state}</th><th>fenced</th><th>unfenced</th></tr></thead><tbody>\n{lines}\n</tbody></table>"
+    head = f"<thead><tr><th>{state}</th><th>fenced</th><th>unfenced</th></tr></thead>"
+    return f"<table>{head}<tbody>\n{lines}\n</tbody></table>"

@@ -87,12 +87,15 @@ class _Stage:
             if trial.scenario.failpoint is not None:
                 own = serving("gateway 1", [trial.settings], folder, failpoint=trial.scenario.failpoint)
                 gateway = await stack.enter_async_context(own)
-            holders = []
-            for name, through in (("A", gateway), ("B", main)):
-                data = through.address(trial.settings.name, KEY)
-                part = Part(name, main.url, trial.lock_key, TTL_MS[name], data)
-                arguments = ("-m", "fencegate_demo.holder", msgspec.json.encode(part).decode())
-                process = await stack.enter_async_context(started(name, arguments, folder))
-                holders.append(Holder(process, heard))
-            await asyncio.gather(*(holder.answers(1) for holder in holders))
-            yield Cast(*holders, gateway.process, events, heard)
+            a = await stack.enter_async_context(started("A", _part("A", trial, main, gateway), folder))
+            b = await stack.enter_async_context(started("B", _part("B", trial, main, main), folder))
+            cast = Cast(Holder(a, heard), Holder(b, heard), gateway.process, events, heard)
+            await asyncio.gather(cast.a.answers(1), cast.b.answers(1))
+            yield cast
+
+
+def _part(name: str, trial: Trial, lock_service: Server, gateway: Server) -> tuple[str, ...]:
+    """The arguments that make a process this holder."""
+    data = gateway.address(trial.settings.name, KEY)
+    part = Part(name, lock_service.url, trial.lock_key, TTL_MS[name], data)
+    return "-m", "fencegate_demo.holder", msgspec.json.encode(part).decode()

@@ -17,7 +17,7 @@ CHARACTER = 6.7
 """About as wide as a character of a label; a label that would not fit is replaced by a shorter one."""
 STEP_US = 250_000
 
-_SIGNS = {
+SIGNS = {
     "accepted": '<path d="M-4.5 0.5 -1.5 3.5 4.5 -3.5"/>',
     "refused": '<path d="M-4.6 4.6 4.6 -4.6"/>',
     "corrupting": '<path d="M0 -5.5V1M0 4.6v.6"/>',
@@ -60,7 +60,7 @@ class _Picture:
         first = self._timeline.lanes[0].spans[0]
         x = self._x(first.end_us)
         yield f'<line class="end" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 8}" y2="{self._bottom}"/>'
-        yield f'<text class="note" x="{x:.1f}" y="{TOP - 14}">{first.actor}’s lease has run out</text>'
+        yield f'<text class="note" x="{x:.1f}" y="{TOP - 14}">the lease of {first.actor} has run out</text>'
 
     def _lane(self, lane: Lane, top: float, height: float) -> Iterator[str]:
         middle = top + LANE_HEIGHT / 2
@@ -92,7 +92,7 @@ def _mark(mark: Mark, x: float, middle: float) -> str:
     said = f"{mark.label} {mark.kind} after {mark.at_us / 1e6:.2f} s"
     return (
         f'<g class="mark {mark.kind}" transform="translate({x:.1f} {middle - 2:.1f})"><title>{escape(said)}</title>'
-        f'<circle r="9"/>{_SIGNS[mark.kind]}<text y="25">{escape(mark.label)}</text></g>'
+        f'<circle r="9"/>{SIGNS[mark.kind]}<text y="25">{escape(mark.label)}</text></g>'
     )
 
 

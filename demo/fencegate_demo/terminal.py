@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fencegate_demo.stage import Outcome, Result
 from fencegate_demo.timeline import Lane, Mark, Span, Timeline, TokenNames, draw_up, tokens_of
-from fencegate_demo.wording import ARMS, conclusion, outcome_in_words, rows
+from fencegate_demo.wording import ARMS, SIGN_WORDS, conclusion, outcome_in_words, rows
 
 NAME_COLUMNS = 11
 MAX_COLUMNS = 132
-EDGES = {"lease": "┣┫", "seen": "├┤"}
+EDGES = {"lease": ("┣", "┫"), "seen": ("├", "┤")}
 FILL = {"lease": "━", "runs": "─", "waits": "┈", "paused": "░", "seen": "─"}
 SIGN = {"accepted": "✓", "refused": "⊘", "corrupting": "!"}
 MARK_STYLE = {"accepted": "green", "refused": "bold red", "corrupting": "bold white on red"}
@@ -36,9 +37,10 @@ def show(console: Console, results: Sequence[Result]) -> None:
 
 def _run(result: Result, names: TokenNames, columns: int) -> RenderableType:
     parts: list[RenderableType] = []
-    for outcome in result.outcomes:
-        parts += [_heading(outcome), *_drawn(draw_up(outcome.events, names), columns - 6), Text()]
-    title = f"[bold]{result.run.scenario.name}[/] over [bold]{result.run.resource}[/]"
+    timelines = draw_up([outcome.events for outcome in result.outcomes], names)
+    for outcome, timeline in zip(result.outcomes, timelines, strict=True):
+        parts += [_heading(outcome), *_drawn(timeline, columns - 6), Text()]
+    title = Text.assemble((result.run.scenario.name, "bold"), " over ", (result.run.resource, "bold"))
     return Panel(Group(*parts[:-1]), title=title, title_align="left", width=columns, padding=(1, 2), border_style="dim")
 
 
@@ -85,7 +87,7 @@ def _over(line: Text, start: int, text: Text) -> Text:
 
 def _filled(span: Span, columns: int) -> str:
     fill = FILL[span.kind]
-    first, last = EDGES.get(span.kind, fill * 2)
+    first, last = EDGES.get(span.kind, (fill, fill))
     label = next((f" {label} " for label in span.labels if len(label) + 4 <= columns), "")
     return f"{first}{label}".ljust(columns - 1, fill)[: columns - 1] + last
 
@@ -113,9 +115,8 @@ def _axis(timeline: Timeline, columns: int) -> str:
 
 
 def _legend(names: TokenNames) -> Text:
-    signs = {"accepted": "write accepted", "refused": "refused: 412 STALE_TOKEN", "corrupting": "stale, yet accepted"}
     parts: list[tuple[str, str]] = []
-    for kind, words in signs.items():
+    for kind, words in SIGN_WORDS.items():
         parts += [(SIGN[kind], MARK_STYLE[kind]), (f" {words}   ", "dim")]
     return Text.assemble(*parts, (f"\n{names.legend}", "dim"))
 
@@ -128,10 +129,10 @@ def _verdict(result: Result) -> Table:
 
 
 def _verdicts(results: Sequence[Result]) -> Table:
-    table = Table("scenario", "resource", "arm", header_style="bold", padding=(0, 1), border_style="dim")
-    for name in ("stale writes", "accepted", "updates lost"):
+    table = Table("scenario", Column("resource", overflow="fold"), "arm", header_style="bold", box=box.SIMPLE)
+    for name in ("stale", "accepted", "lost"):
         table.add_column(name, justify="right")
-    table.add_column("last writer")
+    table.add_column("last by")
     table.add_column("proved")
     for result in results:
         for outcome in result.outcomes:

@@ -1,7 +1,7 @@
 """The timeline as data, made from what happened: lanes with spans and marks. Terminal and report draw the same one."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fencegate_demo.events import Event, Granted, Paused, Read, Released, Resumed, Wrote, only
@@ -74,10 +74,17 @@ def tokens_of(events: Iterable[Event]) -> set[int]:
     return {event.token for event in only(Granted, events)}
 
 
-def draw_up(events: Sequence[Event], name: TokenNames) -> Timeline:
-    """The picture of one arm: who held the lock, who was stopped, who wrote, and what the resource made of it."""
+def draw_up(arms: Sequence[Sequence[Event]], name: TokenNames) -> list[Timeline]:
+    """The pictures of the arms, all of the same length, so that they can be compared."""
+    timelines = [_draw_up(events, name) for events in arms]
+    length_us = max(timeline.length_us for timeline in timelines)
+    return [replace(timeline, length_us=length_us) for timeline in timelines]
+
+
+def _draw_up(events: Sequence[Event], name: TokenNames) -> Timeline:
+    """Who held the lock, who was stopped, who wrote, and what the resource made of it."""
     start_us = min(grant.asked_us for grant in only(Granted, events))
-    end_us = max(event.at_us for event in events if isinstance(event, Wrote | Resumed)) + TAIL_US
+    end_us = max(event.at_us for event in events) + TAIL_US
     frame = _Frame(events, name, start_us, end_us)
     gateways = sorted({pause.actor for pause in only(Paused, events)} - {"A", "B"})
     lanes = [
@@ -99,11 +106,10 @@ class _Frame:
     end_us: int
 
     def leases(self) -> list[Span]:
-        ends_us = {event.actor: event.at_us for event in only(Released, self.events)}
         return [
             self._span(
                 grant.at_us,
-                min(grant.until_us, ends_us.get(grant.actor, grant.until_us)),
+                min(grant.until_us, self._gone_us(grant.actor)),
                 "lease",
                 grant.actor,
                 f"{grant.actor} holds it · token {self.name(grant.token)}",
@@ -118,7 +124,9 @@ class _Frame:
         first = [only(Read, self.events, grant.actor)[0] for grant in only(Granted, self.events)]
         ends_us = [*(read.at_us for read in first[1:]), self.end_us]
         return [
-            self._span(read.at_us, end_us, "seen", read.actor, f"has seen {self.name(read.token)}", self.name(read.token))
+            self._span(
+                read.at_us, end_us, "seen", read.actor, f"has seen {self.name(read.token)}", self.name(read.token)
+            )
             for read, end_us in zip(first, ends_us, strict=True)
         ]
 
@@ -131,7 +139,11 @@ class _Frame:
         for gap in sorted(gaps, key=lambda span: span.start_us):
             spans += [self._runs(actor, at_us, gap.start_us), gap]
             at_us = gap.end_us
-        return [*spans, self._runs(actor, at_us, self.end_us - self.start_us, late=bool(gaps))]
+        return [*spans, self._runs(actor, at_us, self._gone_us(actor) - self.start_us, late=bool(gaps))]
+
+    def _gone_us(self, actor: str) -> int:
+        """When this holder was done; one that never released goes on believing."""
+        return next((event.at_us for event in only(Released, self.events, actor)), self.end_us)
 
     def paused(self, actor: str) -> list[Span]:
         pauses, ends = only(Paused, self.events, actor), only(Resumed, self.events, actor)

@@ -46,7 +46,7 @@ def stale_writes(events: Sequence[Event]) -> list[Wrote]:
 
     This rests on who was answered when, not on what the gateway says about staleness: that is what is on trial.
     """
-    seen = [*only(Read, events), *(write for write in only(Wrote, events) if write.acknowledged)]
+    seen: list[Read | Wrote] = [*only(Read, events), *(write for write in only(Wrote, events) if write.acknowledged)]
     return [
         write
         for write in only(Wrote, events)

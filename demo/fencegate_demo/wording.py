@@ -4,8 +4,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fencegate_demo.stage import Outcome, Result
+from fencegate_demo.timeline import MarkKind
 
 ARMS = {"fenced": "the resource compares tokens", "unfenced": "the same workload, the check off"}
+SIGN_WORDS: dict[MarkKind, str] = {
+    "accepted": "accepted",
+    "refused": "refused: 412 STALE_TOKEN",
+    "corrupting": "stale, yet accepted",
+}
 
 
 class Row(NamedTuple):
@@ -23,8 +29,8 @@ def rows(result: Result) -> Iterator[Row]:
     accepted = unfenced.stale_accepted
     yield Row("… of them accepted", str(fenced.stale_accepted), str(accepted), accepted > 0)
     yield Row("acknowledged updates lost", _lost(fenced.lost), _lost(unfenced.lost), bool(unfenced.lost))
-    yield Row("the resource holds", *(" ".join(verdict.holding.updates) for verdict in (fenced, unfenced)))
-    yield Row("written last by", *(verdict.holding.owner or "nobody" for verdict in (fenced, unfenced)))
+    yield Row("the resource holds", " ".join(fenced.holding.updates), " ".join(unfenced.holding.updates))
+    yield Row("written last by", fenced.holding.owner or "nobody", unfenced.holding.owner or "nobody")
 
 
 def _lost(updates: Sequence[str]) -> str:

@@ -26,8 +26,18 @@ class Background:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owed: set[concurrent.futures.Future[None]] = set()
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The thread's event loop; it starts here."""
+        with self._mutex:
+            if self._loop is None:
+                # Not the policy's loop: this thread must not depend on what the application chose for its own.
+                self._loop = asyncio.SelectorEventLoop()
+                threading.Thread(target=self._loop.run_forever, name="fencegate", daemon=True).start()
+            return self._loop
+
     def spawn(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
-        return asyncio.run_coroutine_threadsafe(work, self._running_loop())
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Have the thread do this, and wait for it. Whatever interrupts the wait cancels the work."""
@@ -47,14 +57,6 @@ class Background:
     def settle(self, patience_s: float = _EXIT_PATIENCE_S) -> None:
         """Wait for what is owed."""
         concurrent.futures.wait(list(self._owed), patience_s)
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._mutex:
-            if self._loop is None:
-                # Not the policy's loop: this thread must not depend on what the application chose for its own.
-                self._loop = asyncio.SelectorEventLoop()
-                threading.Thread(target=self._loop.run_forever, name="fencegate", daemon=True).start()
-            return self._loop
 
 
 _current = Background()

@@ -54,6 +54,16 @@ class Connection:
             found = self._transports[loop] = _LoopTransport()
         return await found.get(self.url, self.timeout_s)
 
+    async def prepare_to_keep(self) -> None:
+        """Open the thread's transport before a lock is acquired, not when it is to be renewed.
+
+        An embedded store closes with its last user, and with `memory://` its locks are gone then: so the thread has
+        to be one of them before the caller's event loop can end.
+        """
+        found = self._transports.get(background().loop)
+        if found is None or not found.is_open:
+            await asyncio.wrap_future(background().spawn(self.transport()))
+
     def keep(self, lease: LeaseCore) -> None:
         """Renew this lease from now on."""
         keeper = background().spawn(keep(lease, self.transport, self.clock, self.timeout_s))
@@ -114,6 +124,10 @@ class _LoopTransport:
         self._opening = asyncio.Lock()
         self._life: AsyncGenerator[Transport, None] | None = None
         self._transport: Transport | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
 
     async def get(self, url: str, timeout_s: float) -> Transport:
         if self._transport is None:

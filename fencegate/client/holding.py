@@ -76,6 +76,7 @@ class Holding(Generic[L]):
     async def _request_lease(self) -> L:
         connection = self._connection
         request = self._make_request()
+        await connection.prepare_to_keep()
         try:
             grant = await request.run(await connection.transport())
         except BaseException:  # cancelled, too: what may be under way is found and undone in the background

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from fencegate.client.attempt import pause_s, within
 from fencegate.client.grant import renewed
@@ -19,9 +18,6 @@ async def keep(lease: LeaseCore, transport: Callable[[], Awaitable[Transport]], 
     """Renew the lease until it is lost. Whoever releases it cancels this."""
     third_s = lease.ttl / 3
     failures = 0
-    # Opened before it is needed: an embedded store closes with its last user, and the caller's loop may end first.
-    with suppress(Exception):
-        await transport()
     while lease.held:
         if failures:
             delay_s = pause_s(failures, clock, longest_s=third_s / 2)

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from fencegate.clock import SYSTEM, Clock
@@ -43,6 +44,7 @@ MAX_LANES = 50_000
 TRIES = 12
 RESOLVE_TRIES = 6
 LAND_WITHIN_US = 10_000_000
+LOOK_AGAIN_US = 1_000_000
 SWEEP_EVERY_S = 300.0
 PAGE = 500
 
@@ -55,6 +57,11 @@ class Seen(NamedTuple):
     record: LockRecord | None
     floor: int
     now: Interval
+
+
+def _is_final(error: FencegateError) -> bool:
+    """Whether a refusal says for sure that nothing was done, and nothing waits."""
+    return not isinstance(error, OutcomeUnknown | StoreUnavailable | ShuttingDown)
 
 
 class Engine:
@@ -119,9 +126,9 @@ class Engine:
         settled = False
         try:
             granted = await (self._wait_for(command, wait_us, keep_us) if command.wait else self._ask(command))
-            settled = True
+            settled = not isinstance(granted, Refused) or _is_final(granted.error)
         except FencegateError as error:
-            settled = not isinstance(error, OutcomeUnknown | StoreUnavailable | ShuttingDown)
+            settled = _is_final(error)
             raise
         finally:
             if not settled:  # cancelled, sent away, or unknown: neither a place nor a hold may stay behind
@@ -211,7 +218,7 @@ class Engine:
             await self.run(command)
         except FencegateError as error:
             log.warning("%s of %r failed: %s", type(command).__name__, command.lock_key, error)
-            self._alarms.set(command.lock_key, self.clock.now_us() + 1_000_000)
+            self._alarms.set(command.lock_key, self.clock.now_us() + LOOK_AGAIN_US)
 
     async def _follow(self) -> None:
         """Hear what other replicas commit, and look at the locks that somebody here waits for."""
@@ -241,27 +248,29 @@ class Engine:
             lane = self._lanes.get(lock_key)
             if lane is not None:
                 lane.known = None
-                self._spawn(self._look_again(lane))
+                self._spawn(self._quietly(Expire(lock_key)))
 
-    async def _look_again(self, lane: Lane) -> None:
-        """Take up what was offered; and queue again whoever lost the place, or is thought dead."""
-        await self._quietly(Expire(lane.lock_key))
-        record = lane.known.record if lane.known is not None else None
-        if not isinstance(record, LockRecord):
-            record = LockRecord()
-        present = {hold.who.request for hold in record.holds}
-        present |= {waiter.who.request for waiter in record.queue if not waiter.suspect_us}
+    def _ask_again(self, lane: Lane, record: LockRecord) -> None:
+        """Queue again whoever stood here and does so no more: the place was lost, its replica thought dead, or the
+        lock given to it by another, or by a commit whose answer was lost."""
+        standing = {attempt for waiter in record.queue if not waiter.suspect_us for attempt in waiter.attempts}
         if record.offer is not None:
-            present.add(record.offer.waiter.who.request)
-        lost = [polls for request, polls in lane.waiting.items() if request not in present]
-        for poll in [poll for polls in lost for poll in polls.values()]:
-            outcome = await self._ask(poll.command)
-            if poll.granted.done():
-                continue
-            if isinstance(outcome, Granted):
-                poll.granted.set_result(outcome)
-            elif isinstance(outcome, Refused):
-                poll.granted.set_exception(outcome.error)
+            standing.update(record.offer.waiter.attempts)
+        standing.update(command.attempt for command, _ in lane.asked if isinstance(command, Acquire))
+        for poll in [poll for polls in lane.waiting.values() for poll in polls.values()]:
+            if poll.queued and not poll.granted.done() and poll.command.attempt not in standing:
+                future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+                future.add_done_callback(partial(self._tell, poll))
+                lane.asked.append((poll.command, future))
+
+    def _tell(self, poll: Poll, answer: asyncio.Future[Outcome]) -> None:
+        outcome = answer.result()
+        if poll.granted.done():
+            return
+        if isinstance(outcome, Granted):
+            poll.granted.set_result(outcome)
+        elif isinstance(outcome, Refused) and _is_final(outcome.error):
+            poll.granted.set_exception(outcome.error)
 
     async def _sweep(self) -> None:
         """At start, set the alarms of locks that are held; from time to time, forget records that are idle."""
@@ -314,15 +323,19 @@ class Engine:
                 try:
                     await self._settle(lane, asked)
                 except FencegateError as error:
-                    lane.known = None
-                    self._answer(asked, [Refused(error)] * len(asked))
-                except BaseException:
-                    lane.known = None
-                    unknown = OutcomeUnknown("the lock service was interrupted; repeat with the same requestId")
-                    self._answer(asked, [Refused(unknown)] * len(asked))
-                    raise
+                    self._give_up(lane, asked, error)
+                except Exception:  # whatever it is, those who ask must hear of it, and the next ones be served
+                    log.exception("the lock %r can't be handled", lane.lock_key)
+                    error = OutcomeUnknown("the lock can't be handled; repeat with the same requestId to find out")
+                    self._give_up(lane, asked, error)
         finally:
             lane.busy = False
+
+    def _give_up(self, lane: Lane, asked: list[Asked], error: FencegateError) -> None:
+        lane.known = None
+        self._answer(lane, asked, [Refused(error)] * len(asked))
+        if lane.waiting:  # what was lost may have concerned them
+            self._alarms.set(lane.lock_key, self.clock.now_us() + LOOK_AGAIN_US)
 
     async def _settle(self, lane: Lane, asked: list[Asked]) -> None:
         """Bring what was asked to its end: committed, or refused on the ground of a fresh load."""
@@ -451,10 +464,16 @@ class Engine:
             for poll in lane.waiting.get(request, {}).values():
                 if not poll.granted.done():
                     poll.granted.set_result(granted)
-        self._answer(asked, result.outcomes)
+        self._answer(lane, asked, result.outcomes)
+        if lane.waiting:
+            self._ask_again(lane, record if isinstance(record, LockRecord) else LockRecord())
 
-    def _answer(self, asked: list[Asked], outcomes: Sequence[Outcome]) -> None:
-        for (_, future), outcome in zip(asked, outcomes, strict=True):
+    def _answer(self, lane: Lane, asked: list[Asked], outcomes: Sequence[Outcome]) -> None:
+        for (command, future), outcome in zip(asked, outcomes, strict=True):
+            if isinstance(outcome, Queued) and isinstance(command, Acquire):
+                poll = lane.waiting.get(command.who.request, {}).get(command.attempt)
+                if poll is not None:
+                    poll.queued = True
             if not future.done():
                 future.set_result(self._in_time(outcome))
 

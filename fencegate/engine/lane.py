@@ -37,11 +37,14 @@ ABSENT = Known(None, None)
 Asked = tuple[Command, asyncio.Future[Outcome]]
 
 
-class Poll(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Poll:
     """One caller who waits here: what it asked, to ask again if the place is lost, and where it hears of the grant."""
 
     command: Acquire
     granted: asyncio.Future[Granted]
+    queued: bool = False
+    """Whether it was given a place, so that it has to be asked for again when that is gone."""
 
 
 class Lane:

@@ -10,10 +10,9 @@ from fencegate.core.errors import LockExpired, LockHeld, NotOwner
 from fencegate.core.model import Hold, Limits
 from fencegate.core.ports import Store
 from fencegate.testing.caller import QUICK, Caller, engines
-from fencegate.testing.faulty_store import Faults, FaultyStore
+from fencegate.testing.faulty_store import GONE, FaultyStore
 
 PATIENT = Limits()
-GONE = Faults(unavailable=1, broken_stream=1)
 
 
 class EngineSuite:

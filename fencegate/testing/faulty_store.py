@@ -24,6 +24,8 @@ class Faults:
     """The commit happened and its answer got lost: `Ambiguous`."""
     late: float = 0
     """`Ambiguous`, and the commit happens some time after the caller was told so."""
+    cut: float = 0
+    """The commit happened, its answer got lost, and from then on nothing gets through until `faults` is set anew."""
     conflict: float = 0
     """A `Conflict` that nobody caused, as after a comparison that was too careful."""
     broken_stream: float = 0
@@ -33,6 +35,8 @@ class Faults:
 
 
 CALM = Faults()
+GONE = Faults(unavailable=1, broken_stream=1)
+"""Out of reach, for good."""
 
 
 class FaultyStore:
@@ -68,6 +72,9 @@ class FaultyStore:
             raise Ambiguous("still on its way")
         self.commits += 1
         await self._store.commit(changes, log, not_after_us)
+        if self._happens(self.faults.cut):
+            self.faults = GONE
+            raise Ambiguous("the line was cut")
         if self._happens(self.faults.unheard):
             raise Ambiguous("its answer got lost")
 

@@ -1,9 +1,11 @@
 """What every adapter must do: subclass `ResourceSuite`, give it a fixture `subject`, and pytest runs it all.
 
-class TestMyAdapter(ResourceSuite):
-    @pytest.fixture
-    def subject(self, tmp_path: Path) -> Subject:
-        return MySubject(tmp_path)
+>>> class TestMyAdapter(ResourceSuite):
+...     @pytest.fixture
+...     def subject(self, tmp_path: Path) -> Subject:
+...         return MySubject(tmp_path)
+
+The tests are coroutines: set `asyncio_mode = "auto"` of pytest-asyncio, or mark the class.
 """
 
 import asyncio

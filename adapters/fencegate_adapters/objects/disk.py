@@ -94,10 +94,13 @@ def flocked(name: str, within: int) -> Iterator[None]:
         try:
             yield
         finally:
-            # A forked child shares the lock, and would keep it if we only closed our side.
-            fcntl.flock(file, fcntl.LOCK_UN)
+            # A forked child shares the lock, and would keep it if we only closed our side. An error here must not make
+            # a write that is done look as if it were not.
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)
     finally:
-        os.close(file)
+        with suppress(OSError):
+            os.close(file)
 
 
 class Tree:

@@ -50,7 +50,8 @@ class Draft:
         with self._lock:
             self._discarded = True
             if self._file is not None:
-                self._file.close()
+                with suppress(OSError):
+                    self._file.close()
                 with suppress(OSError):
                     os.unlink(self.header.nonce, dir_fd=self._drafts)
 

@@ -1,8 +1,9 @@
 """Object names in order, read from as few directories as a page needs.
 
 The order is that of the name's bytes, in which `a!` comes before `a/b`, and `a/b` before `a0`. A heap holds what is
-known but not yet told, directories under the prefix that all their names share; one is opened only when it comes up.
-A page reads whole directories, but never one that lies before the cursor, beside the prefix or behind the page.
+known but not yet told, directories under the prefix that all their names share; one is opened only when it comes up,
+and its names then mix with the others (those of a long segment's `x.c` lie on both sides of those of `x.d`). A page
+reads whole directories, but never one that lies before the cursor, beside the prefix or behind the page.
 """
 
 import heapq

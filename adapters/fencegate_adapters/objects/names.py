@@ -2,9 +2,7 @@
 
 A name is the joined key. Its `/` become directories (`.d`), its last segment a file (`.o`), so that `a` and `a/b` live
 side by side. All but lower-case letters, digits, `-`, `_` and `.` is percent-encoded byte by byte: no file system
-folds case or normalises what is left. A long segment is continued in directories (`.c`) of 80 bytes each. A segment of
-exactly 80 is continued too, with an empty rest: otherwise `x.c/` and `x.d/` would both exist, and their names would
-interleave in a listing.
+folds case or normalises what is left. A long segment is continued in directories (`.c`) of 80 bytes each.
 """
 
 import re
@@ -49,7 +47,7 @@ def file_path(name: str) -> FilePath:
 
 def _written(segment: bytes, suffix: Suffix) -> list[str]:
     parts = []
-    while len(segment) >= PIECE_BYTES:
+    while len(segment) > PIECE_BYTES:
         parts.append(_quoted(segment[:PIECE_BYTES]) + ".c")
         segment = segment[PIECE_BYTES:]
     return [*parts, _quoted(segment) + suffix]

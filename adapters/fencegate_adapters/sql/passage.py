@@ -56,14 +56,20 @@ class Passage:
 
     def watch(self, connection: Connection) -> None:
         """Look at each statement, because a caller may swallow our error and go on, or begin anew by itself."""
-        if connection not in self._watched:
-            self._watched[connection] = None
-            event.listen(connection, "before_cursor_execute", self._before_cursor_execute)
+        if connection in self._watched:
+            return
+        for done in [known for known in self._watched if known.closed]:  # a session takes a new one each time
+            self._unwatch(done)
+        self._watched[connection] = None
+        event.listen(connection, "before_cursor_execute", self._before_cursor_execute)
 
     def forget(self) -> None:
-        for connection in self._watched:
-            event.remove(connection, "before_cursor_execute", self._before_cursor_execute)
-        self._watched.clear()
+        for connection in list(self._watched):
+            self._unwatch(connection)
+
+    def _unwatch(self, connection: Connection) -> None:
+        event.remove(connection, "before_cursor_execute", self._before_cursor_execute)
+        del self._watched[connection]
 
     def check_open(self) -> None:
         """The transactions that passed must still be there: some errors make a database roll back by itself."""

@@ -1,0 +1,101 @@
+"""What `fencegate demo` does: plan, perform, show. Returns the exit code: 0 proved, 1 not."""
+
+import asyncio
+import signal
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fencegate.core.errors import InvalidInput
+from fencegate.web.json import dumps
+from fencegate_demo import report, terminal
+from fencegate_demo.footprint import traceless
+from fencegate_demo.plan import Plan, make_plan
+from fencegate_demo.progress import Watch
+from fencegate_demo.scenarios import SCENARIOS
+from fencegate_demo.stage import Result, perform
+
+
+def list_scenarios(as_json: bool) -> None:
+    if as_json:
+        found = [{"name": scenario.name, "summary": scenario.summary} for scenario in SCENARIOS.values()]
+        print(dumps({"scenarios": found}).decode())
+        return
+    for scenario in SCENARIOS.values():
+        print(f"{scenario.name:<16}{scenario.summary}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The command line."""
+
+    scenario: str | None
+    store: str | None
+    resource: str | None
+    everything: bool
+    report: Path | None
+    json: bool
+
+
+def run(wanted: Wanted) -> int:
+    """Run what was asked for, say what came of it, and leave nothing behind."""
+    if wanted.report is not None and not wanted.report.absolute().parent.is_dir():
+        raise InvalidInput("report", f"there is no folder {wanted.report.parent}")
+    with tempfile.TemporaryDirectory(prefix="fencegate-demo-") as folder:
+        plan = make_plan(wanted.scenario, wanted.store, wanted.resource, wanted.everything, Path(folder))
+        results = _perform(plan, wanted.store or f"sqlite:///{folder}/locks.db", Path(folder))
+    if wanted.report is not None:
+        _write(wanted.report, report.page(results, plan.store))
+    if wanted.json:
+        print(dumps(_as_json(results, plan.store, several=wanted.everything)).decode())
+    else:
+        terminal.show(Console(), results)
+    return 0 if all(result.proved for result in results) else 1
+
+
+def _perform(plan: Plan, store: str, folder: Path) -> list[Result]:
+    async def performed() -> list[Result]:
+        # SIGTERM as Ctrl-C: what was started is continued, ended and cleaned up before we go.
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        with Watch(plan, Console(stderr=True)) as watch:
+            async with traceless(plan, store):
+                return await perform(plan, store, folder, watch.heard)
+
+    try:
+        return asyncio.run(performed())
+    except BaseExceptionGroup as group:  # whatever else failed, failed because of the first
+        raise _first(group) from None
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _first(error: BaseException) -> BaseException:
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+
+def _as_json(results: Sequence[Result], store: str, *, several: bool) -> dict[str, Any]:
+    found = [
+        {
+            "scenario": result.run.scenario.name,
+            "store": store,
+            "resource": result.run.resource,
+            "fenced": result.fenced.verdict.as_json(),
+            "unfenced": result.unfenced.verdict.as_json(),
+            "proved": result.proved,
+        }
+        for result in results
+    ]
+    return {"scenarios": found, "proved": all(result.proved for result in results)} if several else found[0]
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput("report", f"{path} can't be written: {error.strerror}") from None

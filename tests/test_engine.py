@@ -1,0 +1,407 @@
+"""The engine when things go wrong: what is lost, cut, late or stopped leaves neither a lock nor a place behind."""
+
+import asyncio
+import contextlib
+import logging
+
+import pytest
+
+from fencegate.clock import SYSTEM
+from fencegate.core.errors import FencegateError, LockHeld, OutcomeUnknown, ShuttingDown, StoreUnavailable
+from fencegate.core.model import Expire, Floor, ForceRelease, Limits, floor_entry, lock_entry
+from fencegate.core.ports import Change
+from fencegate.engine import Engine
+from fencegate.engine import engine as engine_module
+from fencegate.engine.codec import decode, encode_line
+from fencegate.engine.timer import Alarms
+from fencegate.testing.caller import QUICK, Caller, engines
+from fencegate.testing.faulty_store import CALM, GONE, Faults, FaultyStore
+from fencegate_lockservice.stores.memory import MemoryStore
+
+PATIENT = Limits()
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def faulty(store: MemoryStore) -> FaultyStore:
+    return FaultyStore(store)
+
+
+async def free(engine: Engine, lock_key: str = "k") -> None:
+    """Return as soon as nobody holds the lock or waits for it."""
+    async with asyncio.timeout(3):
+        while True:
+            record = (await engine.look(lock_key)).record
+            if record is None or not (record.holds or record.offer or record.queue):
+                return
+            await asyncio.sleep(0.005)
+
+
+# --- unknown outcomes ------------------------------------------------------------------------------------------------
+
+
+async def test_an_acquire_of_unknown_outcome_is_said_to_be_unknown_and_leaves_no_lock_behind(
+    store: MemoryStore, faulty: FaultyStore
+) -> None:
+    async with engines(store, faulty) as (one, two):
+        faulty.faults = Faults(cut=1)
+        with pytest.raises(OutcomeUnknown):
+            await Caller(two, "A").acquire("k")
+        assert (await one.look("k")).record is not None  # it had landed
+        faulty.faults = CALM
+        await free(one)
+
+
+async def test_a_wait_of_unknown_outcome_leaves_no_place_behind(store: MemoryStore, faulty: FaultyStore) -> None:
+    async with engines(store, faulty) as (one, two):
+        holder = Caller(one, "A")
+        hold = await holder.acquire("k")
+        await two.look("k")
+        faulty.faults = Faults(cut=1)
+        with pytest.raises(OutcomeUnknown):
+            await Caller(two, "B").acquire("k", wait_s=20)
+        assert await holder.waiters("k") == ["B"]
+        faulty.faults = CALM
+        await holder.until_waiting("k")
+        await holder.release("k", hold)
+
+
+async def test_an_unknown_acquire_with_a_name_is_found_again_by_a_repeat(
+    store: MemoryStore, faulty: FaultyStore
+) -> None:
+    async with engines(store, faulty) as (one, two):
+        faulty.faults = Faults(cut=1)
+        with pytest.raises(OutcomeUnknown):
+            await Caller(two, "A").acquire("k", name="r1")
+        landed = (await one.look("k")).record
+        assert landed is not None
+        assert [await Caller(one, "A").acquire("k", name="r1")] == list(landed.holds)
+        faulty.faults = CALM
+        assert await Caller(two, "A").acquire("k", name="r1") == landed.holds[0]
+
+
+async def test_an_acquire_that_never_reached_the_store_is_refused_and_granted_nothing(
+    store: MemoryStore, faulty: FaultyStore
+) -> None:
+    async with engines(store, faulty) as (one, two):
+        faulty.faults = GONE
+        with pytest.raises(StoreUnavailable):
+            await Caller(two, "A").acquire("k")
+        assert (await one.look("k")).record is None
+
+
+@pytest.mark.parametrize(
+    "faults", [Faults(unheard=1), Faults(lost=0.6), Faults(late=0.6), Faults(conflict=0.5)], ids=lambda it: str(it)
+)
+async def test_lost_answers_are_found_out_and_done_once(
+    store: MemoryStore, faulty: FaultyStore, faults: Faults
+) -> None:
+    async with engines(faulty) as (engine,):
+        faulty.faults = faults
+        caller = Caller(engine, "A")
+        tokens = []
+        for _ in range(5):
+            hold = await caller.acquire("k", reentrant=True)
+            inner = await caller.acquire("k", reentrant=True)
+            assert inner.token == hold.token
+            assert (await caller.renew("k", hold)).token == hold.token
+            assert await caller.release("k", inner) == 1
+            assert await caller.release("k", hold) == 0
+            tokens.append(hold.token)
+        assert tokens == sorted(set(tokens))
+        faulty.faults = CALM
+    await faulty.close()
+
+
+async def test_a_waiter_whose_take_up_was_cut_off_hears_of_its_lock_when_the_store_is_back(
+    store: MemoryStore, faulty: FaultyStore
+) -> None:
+    async with engines(store, faulty) as (one, two):
+        hold = await Caller(one, "A").acquire("k")
+        waiting = asyncio.ensure_future(Caller(two, "B").acquire("k", wait_s=20, ttl_s=10))
+        await Caller(one, "A").until_waiting("k", "B")
+        faulty.faults = Faults(cut=1)
+        await Caller(one, "A").release("k", hold)
+        await asyncio.sleep(0.8)
+        record = (await one.look("k")).record
+        assert record is not None
+        assert [other.who.owner_id for other in record.holds] == ["B"]
+        assert not waiting.done()
+        faulty.faults = CALM
+        async with asyncio.timeout(3):
+            assert (await waiting).token == record.last_token
+
+
+async def test_a_waiter_that_slept_through_its_offer_gets_the_lock_when_the_store_is_back(
+    store: MemoryStore, faulty: FaultyStore
+) -> None:
+    async with engines(store, faulty) as (one, two):
+        hold = await Caller(one, "A").acquire("k")
+        waits = []
+        for name in ("B", "C"):
+            waits.append(asyncio.ensure_future(Caller(two, name).acquire("k", wait_s=20)))
+            await Caller(one, "A").until_waiting("k", "B", *(["C"] if name == "C" else []))
+        faulty.faults = Faults(unavailable=1)
+        await Caller(one, "A").release("k", hold)
+        await asyncio.sleep(2 * QUICK.offer_us / 1_000_000)
+        faulty.faults = CALM
+        async with asyncio.timeout(3):
+            got = await waits[0]
+            await Caller(two, "B").release("k", got)
+            assert (await waits[1]).token > got.token
+
+
+async def test_a_place_that_nobody_stands_at_costs_the_others_of_its_replica_one_offer(store: MemoryStore) -> None:
+    async with engines(store) as (engine,):
+        caller = Caller(engine, "A")
+        hold = await caller.acquire("k")
+        ghost = Caller(engine, "ghost").asks("k", wait=True)
+        await engine.run(ghost)  # as after a leave that could not be committed
+        waiting = asyncio.ensure_future(Caller(engine, "B").acquire("k", wait_s=20))
+        await caller.until_waiting("k", "ghost", "B")
+        await caller.release("k", hold)
+        async with asyncio.timeout(3 * QUICK.offer_us / 1_000_000):
+            await waiting
+
+
+async def test_waiters_are_woken_when_the_change_stream_had_broken(store: MemoryStore, faulty: FaultyStore) -> None:
+    async with engines(store, faulty) as (one, two):
+        hold = await Caller(one, "A").acquire("k")
+        waiting = asyncio.ensure_future(Caller(two, "B").acquire("k", wait_s=20))
+        await Caller(one, "A").until_waiting("k", "B")
+        faulty.faults = Faults(broken_stream=1)
+        await Caller(one, "A").release("k", hold)
+        async with asyncio.timeout(2):
+            await waiting
+
+
+# --- lost records ----------------------------------------------------------------------------------------------------
+
+
+async def lose(store: MemoryStore, lock_key: str = "k") -> None:
+    """Take the record away, as a flush or a failover with loss would."""
+    entry = lock_entry(lock_key)
+    version = (await store.load([entry]))[entry].version
+    line = (entry, encode_line("elsewhere", None))
+    await store.commit([Change(entry, version, "lost")], [line], SYSTEM.now_us() + 1_000_000)
+
+
+async def test_waiters_whose_record_was_lost_ask_again(store: MemoryStore) -> None:
+    async with engines(store, limits=PATIENT) as (engine,):
+        first = await Caller(engine, "A").acquire("k")
+        waits = [asyncio.ensure_future(Caller(engine, name).acquire("k", wait_s=20)) for name in ("B", "C")]
+        await Caller(engine, "A").until_waiting("k", "B", "C")
+        await lose(store)
+        async with asyncio.timeout(2):
+            got = await waits[0]
+            assert got.token > first.token
+            await Caller(engine, "B").release("k", got)
+            assert (await waits[1]).token > got.token
+
+
+async def test_a_waiter_that_left_while_others_asked_again_is_not_queued_again(
+    store: MemoryStore, faulty: FaultyStore
+) -> None:
+    async with engines(faulty, limits=PATIENT) as (engine,):
+        await Caller(engine, "A").acquire("k")
+        waits = [asyncio.ensure_future(Caller(engine, name).acquire("k", wait_s=20)) for name in ("B", "C")]
+        await Caller(engine, "A").until_waiting("k", "B", "C")
+        faulty.faults = Faults(max_delay_s=0.1)
+        await lose(store)
+        await asyncio.sleep(0.05)
+        waits[1].cancel()
+        got = await waits[0]
+        faulty.faults = CALM
+        await asyncio.sleep(0.3)
+        assert await Caller(engine, "A").waiters("k") == []
+        await Caller(engine, "B").release("k", got)
+
+
+async def test_a_record_that_cannot_be_read_is_an_error_for_everybody_who_asks_and_hangs_nobody(
+    store: MemoryStore,
+) -> None:
+    await store.commit([Change(lock_entry("k"), None, "v", b"junk")], [], SYSTEM.now_us() + 1_000_000)
+    async with engines(store) as (engine,):
+        async with asyncio.timeout(2):
+            asked = [asyncio.ensure_future(Caller(engine, f"owner-{number}").acquire("k")) for number in range(3)]
+            await asyncio.sleep(0)
+            asked += [asyncio.ensure_future(Caller(engine, "late").acquire("k", wait_s=1))]
+            results = await asyncio.gather(*asked, return_exceptions=True)
+            assert all(isinstance(result, FencegateError) for result in results), results
+            assert await Caller(engine, "A").acquire("another")
+
+
+# --- stopping --------------------------------------------------------------------------------------------------------
+
+
+async def test_stopping_sends_waiters_away_at_once_and_keeps_only_named_places(store: MemoryStore) -> None:
+    async with engines(store, store, limits=PATIENT) as (one, two):
+        holder = Caller(one, "A")
+        await holder.acquire("k")
+        unnamed = asyncio.ensure_future(Caller(two, "B").acquire("k", wait_s=20))
+        await holder.until_waiting("k", "B")
+        named = asyncio.ensure_future(Caller(two, "C").acquire("k", wait_s=20, name="c1"))
+        await holder.until_waiting("k", "B", "C")
+        async with asyncio.timeout(1):
+            await two.close()
+            for waiting in (unnamed, named):
+                with pytest.raises(ShuttingDown):
+                    await waiting
+        assert await holder.waiters("k") == ["C"]
+        with pytest.raises(ShuttingDown):
+            await Caller(two, "D").acquire("k", wait_s=1)
+
+
+async def test_force_release_hands_over_to_the_waiter(store: MemoryStore) -> None:
+    async with engines(store, store, limits=PATIENT) as (one, two):
+        hold = await Caller(one, "A").acquire("k")
+        waiting = asyncio.ensure_future(Caller(two, "B").acquire("k", wait_s=20))
+        await Caller(one, "A").until_waiting("k", "B")
+        await one.run(ForceRelease("k", "stuck"))
+        async with asyncio.timeout(2):
+            assert (await waiting).token > hold.token
+
+
+# --- bounded memory --------------------------------------------------------------------------------------------------
+
+
+async def test_idle_records_are_forgotten_and_tokens_go_on_above_them(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "SWEEP_EVERY_S", 0.02)
+    async with engines(store, limits=Limits(idle_us=50_000)) as (engine,):
+        caller = Caller(engine, "A")
+        kept = await caller.acquire("held")
+        hold = await caller.acquire("k")
+        await caller.release("k", hold)
+        async with asyncio.timeout(2):
+            while lock_entry("k") in await store.load([lock_entry("k")]):
+                await asyncio.sleep(0.01)
+        entry = floor_entry("k")
+        floor, _ = decode(entry, (await store.load([entry]))[entry].value)
+        assert floor == Floor(hold.token)
+        assert (await caller.acquire("k")).token > hold.token
+        assert (await caller.renew("held", kept)).token == kept.token
+
+
+async def test_a_replica_that_knows_many_locks_forgets_some_but_never_its_waiters(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "MAX_LANES", 20)
+    async with engines(store, store, limits=PATIENT) as (one, two):
+        hold = await Caller(one, "A").acquire("k")
+        waiting = asyncio.ensure_future(Caller(two, "B").acquire("k", wait_s=20))
+        await Caller(one, "A").until_waiting("k", "B")
+        for number in range(200):
+            other = await Caller(two, "C").acquire(f"k{number}")
+            await Caller(two, "C").release(f"k{number}", other)
+        assert len(two._lanes) <= 90
+        await Caller(one, "A").release("k", hold)
+        async with asyncio.timeout(2):
+            await waiting
+
+
+async def test_alarms_ring_once_in_order_and_keep_one_place_for_a_lock() -> None:
+    rung: list[str] = []
+    alarms = Alarms(SYSTEM, rung.append)
+    now_us = SYSTEM.now_us()
+    for _ in range(1000):
+        alarms.set("often", now_us + 40_000)
+    alarms.set("second", now_us + 30_000)
+    alarms.set("first", now_us + 60_000)
+    alarms.set("first", now_us + 10_000)
+    alarms.set("past", now_us - 1_000_000)
+    assert len(alarms._heap) <= 5
+    await asyncio.sleep(0.1)
+    assert rung == ["past", "first", "second", "often"]
+    alarms.set("never", SYSTEM.now_us() + 10_000)
+    alarms.close()
+    await asyncio.sleep(0.03)
+    assert "never" not in rung
+
+
+async def test_expire_of_a_lock_that_never_was_writes_nothing(faulty: FaultyStore) -> None:
+    async with engines(faulty) as (engine,):
+        await engine.run(Expire("nothing"))
+        assert faulty.commits == 0
+
+
+# --- all faults at once ----------------------------------------------------------------------------------------------
+
+STORM = Faults(
+    unavailable=0.03, lost=0.03, unheard=0.05, late=0.03, conflict=0.05, broken_stream=0.05, max_delay_s=0.004
+)
+
+
+class Crowd:
+    """Callers who take one lock in turn while everything fails, and what they saw."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.inside: dict[str, int] = {}
+        self.tokens: list[int] = []
+        self.unknown = 0
+
+    async def work(self, caller: Caller, until_us: int) -> None:
+        while SYSTEM.monotonic_us() < until_us:
+            await self.turn(caller)
+
+    async def turn(self, caller: Caller) -> None:
+        command = caller.asks("k", ttl_s=1, wait=True)
+        try:
+            hold = await caller.engine.acquire(command, 300_000)
+        except LockHeld:
+            assert command.who.request not in await self.holders(), "told that it has not what it has"
+            return
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            self.unknown += isinstance(error, OutcomeUnknown)
+            return
+        now_us = SYSTEM.now_us()
+        if hold.expires_us > now_us:
+            self.inside = {owner: until for owner, until in self.inside.items() if until > now_us}
+            assert not self.inside, "two at once"
+            assert command.who.request in await self.holders(), "told that it has what it has not"
+            self.inside[caller.owner_id] = hold.expires_us
+        self.tokens.append(hold.token)
+        await asyncio.sleep(0.002)
+        self.inside.pop(caller.owner_id, None)
+        with contextlib.suppress(FencegateError):
+            await caller.release("k", hold)
+
+    async def holders(self) -> list[str]:
+        entry = lock_entry("k")
+        found = (await self.store.load([entry])).get(entry)
+        record = decode(entry, found.value)[0] if found is not None else None
+        now_us = SYSTEM.now_us()
+        return [hold.who.request for hold in getattr(record, "holds", ()) if hold.expires_us > now_us]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_in_a_storm_of_faults_nobody_is_told_wrong_and_after_it_all_is_well(
+    store: MemoryStore, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "fencegate")
+    stores = [FaultyStore(store, seed * 10 + number, STORM) for number in range(2)]
+    crowd = Crowd(store)
+    async with engines(*stores) as replicas:
+        until_us = SYSTEM.monotonic_us() + 2_000_000
+        callers = [Caller(replicas[number % 2], f"owner-{number}") for number in range(6)]
+        await asyncio.gather(*(crowd.work(caller, until_us) for caller in callers))
+        assert len(crowd.tokens) > 5
+        assert len(crowd.tokens) == len(set(crowd.tokens)), "a token was given out twice"
+        for one in stores:
+            one.faults = CALM
+        before = len(crowd.tokens)
+        holds = []
+        async with asyncio.timeout(4):
+            for caller in callers:
+                holds.append(await caller.acquire("k", wait_s=4, ttl_s=1))
+                await caller.release("k", holds[-1])
+        assert [hold.token for hold in holds] == sorted(hold.token for hold in holds)
+        assert min(hold.token for hold in holds) > max(crowd.tokens[:before])
+    for one in stores:
+        await one.close()

@@ -1,0 +1,175 @@
+"""`fencegate serve` and the other commands, as the installed command runs them."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.servers import Server
+
+FENCEGATE = [str(Path(sys.executable).parent / "fencegate")]
+_ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("FENCEGATE_")}
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*FENCEGATE, *arguments], capture_output=True, text=True, timeout=30, env={**_ENVIRONMENT, **environment}
+    )
+
+
+class Command:
+    """`fencegate serve` in a folder of its own, with what it printed until `ready`."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [*FENCEGATE, "serve", *arguments],
+            cwd=folder,
+            env=_ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.lines: list[str] = []
+        for line in self.process.stdout:
+            self.lines.append(line.strip())
+            if self.lines[-1] == "ready":
+                break
+        self.url = next(line.split()[1].removesuffix("/docs") for line in self.lines if line.startswith("docs"))
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Command]:
+    running = Command(tmp_path, "--listen", "127.0.0.1:0")
+    yield running
+    running.process.kill()
+    running.process.wait()
+
+
+def test_serve_says_one_line_per_endpoint_and_then_ready(command: Command, tmp_path: Path) -> None:
+    assert command.lines[-1] == "ready"
+    assert [line.split()[0] for line in command.lines] == ["locks", "rows", "objects", "docs", "ready"]
+    assert (tmp_path / ".fencegate" / "locks.db").exists()
+    with httpx.Client(base_url=command.url) as http:
+        token = http.post("/v1/locks/rows:cart/acquire", json={}).json()["fencingToken"]
+        headers = {"Fencing-Token": token}
+        assert http.put("/v1/resources/rows/cart", json={"items": 3}, headers=headers).status_code == 201
+        assert http.get("/v1/resources/rows/cart").json() == {"items": 3}
+        assert http.put("/v1/resources/objects/a/b", content=b"bytes", headers=headers).status_code == 201
+        assert http.get("/v1/resources/objects/a/b").content == b"bytes"
+
+
+def test_sigterm_sends_waiters_away_at_once_and_exits_with_0(command: Command) -> None:
+    with httpx.Client(base_url=command.url, timeout=30) as http:
+        http.post("/v1/locks/a/acquire", json={"ownerId": "holder"})
+        answers: list[tuple[int, dict[str, Any], float]] = []
+
+        def wait(number: int) -> None:
+            before = time.monotonic()
+            body = {"waitMillis": 30000} | ({"requestId": f"r{number}"} if number % 2 else {})
+            answer = http.post("/v1/locks/a/acquire", json=body)
+            answers.append((answer.status_code, answer.json(), time.monotonic() - before))
+
+        waiters = [threading.Thread(target=wait, args=(number,)) for number in range(6)]
+        for waiter in waiters:
+            waiter.start()
+        while http.get("/v1/locks/a").json()["waiters"] < 6:
+            time.sleep(0.02)
+        command.process.send_signal(signal.SIGTERM)
+        for waiter in waiters:
+            waiter.join()
+    before = time.monotonic()
+    assert command.process.wait(10) == 0
+    assert time.monotonic() - before < 5
+    assert [(status, problem["error"]) for status, problem, _ in answers] == [(503, "SHUTTING_DOWN")] * 6
+
+
+def test_what_was_granted_is_held_after_a_restart_and_tokens_go_on(command: Command, tmp_path: Path) -> None:
+    with httpx.Client(base_url=command.url) as http:
+        first = http.post("/v1/locks/a/acquire", json={"ownerId": "holder"}).json()
+    command.process.send_signal(signal.SIGINT)
+    assert command.process.wait(10) == 0
+    again = Command(tmp_path, "--listen", "127.0.0.1:0")
+    try:
+        with httpx.Client(base_url=again.url) as http:
+            assert http.get("/v1/locks/a").json()["fencingToken"] == first["fencingToken"]
+            assert http.post("/v1/locks/a/acquire", json={}).status_code == 409
+            body = {"lockToken": first["lockToken"]}
+            assert http.post("/v1/locks/a/release", json=body).json()["status"] == "RELEASED"
+            second = http.post("/v1/locks/a/acquire", json={}).json()
+            assert int(second["fencingToken"]) > int(first["fencingToken"])
+    finally:
+        again.process.kill()
+        again.process.wait()
+
+
+def test_a_second_process_on_the_same_store_is_refused(command: Command, tmp_path: Path) -> None:
+    second = run("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / ".fencegate"))
+    assert second.returncode == 2
+    assert "in use by another process" in second.stderr
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        answer = run("serve", "--listen", address, "--data", str(tmp_path))
+    assert answer.returncode == 2
+    assert address in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ("listen = 7", "listen"),
+        ("nonsense = 1", "nonsense"),
+        ("= 1", "line 1"),
+        ('store = "oracle://x"', "oracle"),
+        ('[resources.x]\nurl = "ftp://x"', "x"),
+        ('[resources.x]\nurl = "sqlite:///a.db"\nmode = "sometimes"', "mode"),
+        ('[resources.x]\nurl = "sqlite:///a.db"\nguard = "job:{nope}"', "nope"),
+        ('role = "king"', "king"),
+    ],
+)
+def test_a_bad_configuration_is_refused_and_says_what(tmp_path: Path, config: str, says: str) -> None:
+    (tmp_path / "c.toml").write_text(config)
+    answer = run("serve", "--config", str(tmp_path / "c.toml"), "--data", str(tmp_path))
+    assert answer.returncode == 2, answer.stdout
+    assert says in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_the_client_commands(server: Server) -> None:
+    with httpx.Client(base_url=server.url) as http:
+        grant = http.post("/v1/locks/cli:a/acquire", json={"ownerId": "somebody"}).json()
+    environment = {"FENCEGATE_URL": server.url}
+    listed = run("locks", "--prefix", "cli:", "--json", **environment)
+    assert [lock["lockKey"] for lock in json.loads(listed.stdout)["locks"]] == ["cli:a"]
+    assert "somebody" in run("locks", "--prefix", "cli:", **environment).stdout
+    assert json.loads(run("status", "cli:a", "--json", **environment).stdout)["fencingToken"] == grant["fencingToken"]
+    assert "somebody" in run("status", "cli:a", "--url", server.url).stdout
+    assert run("force-release", "cli:a", **environment).returncode == 2  # no reason given
+    assert run("force-release", "cli:a", "--reason", "test", **environment).returncode == 0
+    free = run("status", "cli:a", "--json", **environment)
+    assert (free.returncode, json.loads(free.stdout)["locked"]) == (1, False)
+    assert run("force-release", "cli:a", "--reason", "test", **environment).returncode == 1
+
+
+def test_no_server_is_exit_code_3_and_bad_usage_2() -> None:
+    answer = run("locks", "--url", "http://127.0.0.1:9")
+    assert answer.returncode == 3
+    assert "Traceback" not in answer.stderr
+    assert run("locks", "--nonsense").returncode == 2
+    assert run("status").returncode == 2
+    assert run("nonsense").returncode == 2
