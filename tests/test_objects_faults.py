@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fencegate.core.errors import ResourceUnavailable, StaleToken, TooLarge, UnsafeConfiguration
+from fencegate.core.errors import InvalidToken, ResourceUnavailable, StaleToken, TooLarge, UnsafeConfiguration
 from fencegate.core.ports import Conditions
 from fencegate_adapters.objects import FolderObjects, disk
 from fencegate_adapters.objects.draft import Draft
@@ -153,6 +153,15 @@ async def test_a_floor_is_not_called_raised_while_a_write_that_began_before_can_
         await objects.raise_floor(50)
         with pytest.raises(StaleToken):
             await put(objects, KEY, FENCE, b"late", 49)
+
+
+@pytest.mark.parametrize("token", [-1, 0, 2**63])
+async def test_what_is_no_token_raises_no_mark(objects: FolderObjects, token: int) -> None:
+    with pytest.raises(InvalidToken):
+        await objects.claim(FENCE, token)
+    with pytest.raises(InvalidToken):
+        await put(objects, KEY, FENCE, b"x", token)
+    assert await objects.mark(FENCE) == 0
 
 
 async def test_a_damaged_mark_is_not_taken_for_no_mark(objects: FolderObjects, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fencegate.clock import Clock
 from fencegate.core.errors import InvalidInput, NotFound, PreconditionFailed, ResourceUnavailable, StaleToken
 from fencegate.core.fence import admit
 from fencegate.core.ports import NO_CONDITIONS, Conditions, ObjectInfo, Seen, ShadowRefusal
+from fencegate.core.token import Token
 from fencegate_adapters.objects import disk, frame, listing
 from fencegate_adapters.objects.draft import Draft, remove_abandoned
 from fencegate_adapters.objects.fences import Fences
@@ -130,7 +131,7 @@ class Folder:
     def refuse_stale(self, fence: str, token: int) -> None:
         """Refuse early, without the fence, what could only be refused later. To accept takes `publish`."""
         if self._mode == "enforce":
-            admit(token, self.mark(fence))
+            admit(Token(token), self.mark(fence))
 
     def _ready(self) -> None:
         self._fences = Fences(self._layout.fences, self._layout.drafts, self._mode, self._clock)
@@ -143,7 +144,7 @@ class Folder:
         """
         floor, mark = self._layout.record().floor, self._fences.mark(fence)
         try:
-            admitted = admit(token, max(mark, floor))
+            admitted = admit(Token(token), max(mark, floor))
         except StaleToken as stale:
             if self._mode == "enforce":
                 raise
