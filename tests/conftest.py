@@ -1,4 +1,4 @@
-"""Fixtures for tests that need a real server."""
+"""Fixtures for tests that need a real server, and the options of the tests."""
 
 import contextlib
 import signal
@@ -9,6 +9,10 @@ import httpx
 import pytest
 
 from tests.servers import MakeServer, Server, start_server
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite-scenarios", action="store_true", help="write down what the state machine answers now")
 
 
 @pytest.fixture

@@ -2,9 +2,11 @@
 
 import asyncio
 import signal
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,8 @@ def run(wanted: Wanted) -> int:
     if wanted.json:
         print(dumps(_as_json(results, plan.store, several=wanted.everything)).decode())
     else:
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal that can't show a sign still shows the rest
         terminal.show(Console(), results)
     return 0 if all(result.proved for result in results) else 1
 

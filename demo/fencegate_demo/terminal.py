@@ -19,7 +19,7 @@ EDGES = {"lease": ("┣", "┫"), "seen": ("├", "┤")}
 FILL = {"lease": "━", "runs": "─", "waits": "┈", "paused": "░", "seen": "─"}
 SIGN = {"accepted": "✓", "refused": "⊘", "corrupting": "!"}
 MARK_STYLE = {"accepted": "green", "refused": "bold red", "corrupting": "bold white on red"}
-ACTOR_STYLE = {"A": "dark_orange", "B": "dodger_blue1"}
+ACTOR_STYLE = {"A": "yellow", "B": "cyan"}
 
 
 def show(console: Console, results: Sequence[Result]) -> None:
@@ -94,7 +94,7 @@ def _filled(span: Span, columns: int) -> str:
 
 def _style(span: Span) -> str:
     if span.kind == "paused":
-        return "grey62"
+        return "bright_black"
     actor = ACTOR_STYLE.get(span.actor, "default")
     return f"bold {actor}" if span.kind == "lease" else actor
 

@@ -202,6 +202,11 @@ class _Turn:
     # --- effects that the rules share ---
 
     @property
+    def changed(self) -> bool:
+        """Whether anything happened to the record in this turn."""
+        return self.record is not (self._record or _FRESH)
+
+    @property
     def floor(self) -> int:
         found = self._records.get(floor_entry(self._lock_key))
         return found.token if isinstance(found, Floor) else 0
@@ -236,7 +241,7 @@ class _Turn:
         if any(waiter.who.request == who.request for waiter in queue):
             queue = tuple(waiter for waiter in queue if waiter.who.request != who.request)
         self.record = LockRecord(token, (*record.holds, hold), offer, queue)
-        self.must_land_by(hold.expires_us)
+        self.must_land_before(hold.expires_us)
         self.log("acquired", hold)
         return Granted(hold)
 
@@ -244,8 +249,8 @@ class _Turn:
         last = self.record.last_token or self.floor
         return max(last + 1, self.now.latest)
 
-    def must_land_by(self, us: int) -> None:
-        self.not_after = us if self.not_after is None else min(self.not_after, us)
+    def must_land_before(self, us: int) -> None:
+        self.not_after = us - 1 if self.not_after is None else min(self.not_after, us - 1)
 
     def log(self, kind: str, hold: Hold, reason: str | None = None) -> None:
         event = Event(kind, self._lock_key, hold.who.owner_id, hold.token, self.now.earliest, reason)
@@ -269,7 +274,7 @@ class _Turn:
 
     def step(self, outcome: Outcome) -> Step:
         entry = lock_entry(self._lock_key)
-        if entry not in self.writes and self.record is not (self._record or _FRESH):
+        if entry not in self.writes and self.changed:
             record = self.record
             self.writes[entry] = LockRecord(
                 record.last_token, record.holds, record.offer, record.queue, self.now.earliest
@@ -328,6 +333,8 @@ def _enqueue(turn: _Turn, command: Acquire) -> Outcome:
     waiter = turn.find_waiter(command.who.request)
     if waiter is not None:
         attempts = waiter.attempts if command.attempt in waiter.attempts else (*waiter.attempts, command.attempt)
+        if len(attempts) > turn.limits.max_polls:
+            return Refused(TooManyWaiters(f"{len(waiter.attempts)} polls of this request are waiting already"))
         attached = Waiter(waiter.who, command.replica, attempts)
         if attached != waiter:
             turn.put_waiter(attached)
@@ -386,7 +393,7 @@ def _renew(turn: _Turn, command: Renew) -> Outcome:
     if command.owner_id is not None and command.owner_id != hold.who.owner_id:
         return Refused(NotOwner("the ownerId is not the one that acquired this lock"))
     ttl_us = command.ttl_us or hold.who.ttl_us
-    turn.must_land_by(hold.expires_us)
+    turn.must_land_before(hold.expires_us)
     expires_us = max(hold.expires_us, turn.now.latest + ttl_us)
     renewed = replace(hold, expires_us=expires_us, renewals=hold.renewals + 1)
     holds = tuple(renewed if other is hold else other for other in turn.record.holds)
@@ -422,7 +429,7 @@ def _expire(_turn: _Turn, _command: Expire) -> Outcome:
 def _forget(turn: _Turn, command: Forget) -> Outcome:
     """Drop an idle record and lift the floor of its shard, so that no later grant goes below its tokens."""
     record = turn.record
-    busy = record.holds or record.offer is not None or record.queue
+    busy = record.holds or record.offer is not None or record.queue or turn.changed
     if not record.last_token or busy or record.touched_us + turn.limits.idle_us > turn.now.earliest:
         return Nothing()
     turn.writes[lock_entry(command.lock_key)] = None

@@ -267,6 +267,8 @@ class Limits:
     """What bounds a record and the memory of the past."""
 
     max_waiters: int = 1000
+    max_polls: int = 32
+    """How many polls of one request may stand side by side."""
     max_reentrancy: int = 100
     offer_us: int = 3_000_000
     retention_us: int = 600_000_000

@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from fencegate.clock import SYSTEM, Clock
@@ -37,7 +36,7 @@ from fencegate.core.model import (
 )
 from fencegate.core.ports import Ambiguous, Change, Conflict, Interval, Store, TooLate, Unavailable
 from fencegate.engine.codec import RECENT, decode, decode_line, encode, encode_line
-from fencegate.engine.lane import ABSENT, Asked, Fold, Known, Lane, Poll, fold
+from fencegate.engine.lane import ABSENT, Asked, Fold, Known, Lane, Poll, fold, is_final
 from fencegate.engine.timer import Alarms
 
 MAX_LANES = 50_000
@@ -57,11 +56,6 @@ class Seen(NamedTuple):
     record: LockRecord | None
     floor: int
     now: Interval
-
-
-def _is_final(error: FencegateError) -> bool:
-    """Whether a refusal says for sure that nothing was done, and nothing waits."""
-    return not isinstance(error, OutcomeUnknown | StoreUnavailable | ShuttingDown)
 
 
 class Engine:
@@ -126,9 +120,9 @@ class Engine:
         settled = False
         try:
             granted = await (self._wait_for(command, wait_us, keep_us) if command.wait else self._ask(command))
-            settled = not isinstance(granted, Refused) or _is_final(granted.error)
+            settled = not isinstance(granted, Refused) or is_final(granted.error)
         except FencegateError as error:
-            settled = _is_final(error)
+            settled = is_final(error)
             raise
         finally:
             if not settled:  # cancelled, sent away, or unknown: neither a place nor a hold may stay behind
@@ -257,20 +251,10 @@ class Engine:
         if record.offer is not None:
             standing.update(record.offer.waiter.attempts)
         standing.update(command.attempt for command, _ in lane.asked if isinstance(command, Acquire))
-        for poll in [poll for polls in lane.waiting.values() for poll in polls.values()]:
-            if poll.queued and not poll.granted.done() and poll.command.attempt not in standing:
-                future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-                future.add_done_callback(partial(self._tell, poll))
-                lane.asked.append((poll.command, future))
-
-    def _tell(self, poll: Poll, answer: asyncio.Future[Outcome]) -> None:
-        outcome = answer.result()
-        if poll.granted.done():
-            return
-        if isinstance(outcome, Granted):
-            poll.granted.set_result(outcome)
-        elif isinstance(outcome, Refused) and _is_final(outcome.error):
-            poll.granted.set_exception(outcome.error)
+        for polls in lane.waiting.values():
+            for poll in polls.values():
+                if poll.queued and not poll.granted.done() and poll.command.attempt not in standing:
+                    lane.asked.append((poll.command, asyncio.get_running_loop().create_future()))
 
     async def _sweep(self) -> None:
         """At start, set the alarms of locks that are held; from time to time, forget records that are idle."""
@@ -282,7 +266,7 @@ class Engine:
                         at_us = wakes_at(record)
                         if at_us is not None:
                             self._alarms.set(lock_key, at_us)
-                        elif record.touched_us + self.limits.idle_us < self.now().earliest and not record.queue:
+                        elif record.touched_us + self.limits.idle_us < self.now().earliest:
                             await self._quietly(Forget(lock_key))
                     after = page[-1][0]
                     await asyncio.sleep(0.01)
@@ -326,8 +310,8 @@ class Engine:
                     self._give_up(lane, asked, error)
                 except Exception:  # whatever it is, those who ask must hear of it, and the next ones be served
                     log.exception("the lock %r can't be handled", lane.lock_key)
-                    error = OutcomeUnknown("the lock can't be handled; repeat with the same requestId to find out")
-                    self._give_up(lane, asked, error)
+                    unknown = OutcomeUnknown("the lock can't be handled; repeat with the same requestId to find out")
+                    self._give_up(lane, asked, unknown)
         finally:
             lane.busy = False
 
@@ -460,20 +444,19 @@ class Engine:
             at_us = wakes_at(record)
             if at_us is not None:
                 self._alarms.set(lane.lock_key, at_us)
+        self._answer(lane, asked, result.outcomes)
         for request, granted in result.granted.items():
             for poll in lane.waiting.get(request, {}).values():
-                if not poll.granted.done():
-                    poll.granted.set_result(granted)
-        self._answer(lane, asked, result.outcomes)
+                poll.hear(granted)
         if lane.waiting:
             self._ask_again(lane, record if isinstance(record, LockRecord) else LockRecord())
 
     def _answer(self, lane: Lane, asked: list[Asked], outcomes: Sequence[Outcome]) -> None:
         for (command, future), outcome in zip(asked, outcomes, strict=True):
-            if isinstance(outcome, Queued) and isinstance(command, Acquire):
+            if isinstance(command, Acquire) and command.wait:
                 poll = lane.waiting.get(command.who.request, {}).get(command.attempt)
                 if poll is not None:
-                    poll.queued = True
+                    poll.hear(outcome)
             if not future.done():
                 future.set_result(self._in_time(outcome))
 

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fencegate.core.errors import FencegateError, OutcomeUnknown, ShuttingDown, StoreUnavailable
 from fencegate.core.machine import transition
 from fencegate.core.model import (
     Acquire,
@@ -15,7 +16,9 @@ from fencegate.core.model import (
     LockRecord,
     Need,
     Outcome,
+    Queued,
     Record,
+    Refused,
     Release,
     Renew,
     TakeUp,
@@ -45,6 +48,21 @@ class Poll:
     granted: asyncio.Future[Granted]
     queued: bool = False
     """Whether it was given a place, so that it has to be asked for again when that is gone."""
+
+    def hear(self, outcome: Outcome) -> None:
+        """What came of it; a refusal that is not final leaves it waiting, for it will be asked for again."""
+        if isinstance(outcome, Queued):
+            self.queued = True
+        elif self.queued and not self.granted.done():
+            if isinstance(outcome, Granted):
+                self.granted.set_result(outcome)
+            elif isinstance(outcome, Refused) and is_final(outcome.error):
+                self.granted.set_exception(outcome.error)
+
+
+def is_final(error: FencegateError) -> bool:
+    """Whether a refusal says for sure that nothing was done, and nothing waits."""
+    return not isinstance(error, OutcomeUnknown | StoreUnavailable | ShuttingDown)
 
 
 class Lane:
