@@ -49,9 +49,7 @@ def _heading(outcome: Outcome) -> Text:
     return Text.assemble(
         (f"{outcome.trial.arm:<{NAME_COLUMNS}}", "bold"),
         (outcome_in_words(outcome), "green" if good else "bold red"),
-        (f"  ({ARMS[outcome.trial.arm]})", "dim"),
-        no_wrap=True,
-        overflow="ellipsis",
+        (f"\n{'':<{NAME_COLUMNS}}{ARMS[outcome.trial.arm]}", "dim"),
     )
 
 
@@ -129,10 +127,11 @@ def _verdict(result: Result) -> Table:
 
 
 def _verdicts(results: Sequence[Result]) -> Table:
-    table = Table("scenario", Column("resource", overflow="fold"), "arm", header_style="bold", box=box.SIMPLE)
+    columns = Column("scenario", no_wrap=True), Column("resource", overflow="fold", min_width=8), "arm"
+    table = Table(*columns, header_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
     for name in ("stale", "accepted", "lost"):
         table.add_column(name, justify="right")
-    table.add_column("last by")
+    table.add_column("last by", no_wrap=True)
     table.add_column("proved")
     for result in results:
         for outcome in result.outcomes:

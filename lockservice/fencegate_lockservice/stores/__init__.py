@@ -42,9 +42,8 @@ def _canonical(url: str) -> str:
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         path = Path(rest[1:])
         return f"sqlite:///{path if path.is_absolute() else Path.cwd() / path}"
-    raise UnsafeConfiguration(
-        f"the store {url.partition('@')[0]!r} is not supported; use one of {', '.join(SUPPORTED)}"
-    )
+    # Not the whole of it: there may be a password inside.
+    raise UnsafeConfiguration(f"a store {scheme[:32]!r} is not supported; use one of {', '.join(SUPPORTED)}")
 
 
 def _make(url: str, clock: Clock) -> Store:
