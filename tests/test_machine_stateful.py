@@ -1,0 +1,392 @@
+"""The state machine against the invariants: owners, replicas and keys at once, old views, late commits, bad clocks.
+
+A decision is made on a view of the store, which may be old, and committed some time later, on condition that what it
+saw is unchanged. FENCEGATE_EXAMPLES in the environment asks for a longer run.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fencegate.core.machine import transition
+from fencegate.core.model import (
+    Acquire,
+    Claimant,
+    Command,
+    Done,
+    Expire,
+    ForceRelease,
+    Forget,
+    Granted,
+    Hold,
+    Leave,
+    Limits,
+    LockRecord,
+    Need,
+    Record,
+    Refused,
+    Release,
+    Renew,
+    Renewed,
+    Step,
+    TakeUp,
+    done_entry,
+    lock_entry,
+)
+from fencegate.core.ports import Interval
+
+SECOND = 1_000_000
+LIMITS = Limits(
+    max_waiters=4,
+    max_polls=3,
+    max_reentrancy=3,
+    offer_us=3 * SECOND,
+    retention_us=20 * SECOND,
+    suspect_us=10 * SECOND,
+    idle_us=5 * SECOND,
+)
+MAX_TTL_S = 8
+
+KEYS = ("k1", "k2")
+keys = st.sampled_from(KEYS)
+owners = st.sampled_from(["A", "B", "C"])
+replicas = st.sampled_from(["r1", "r2", "r3"])
+names = st.sampled_from(["n1", "n2", "n3", "n4"])
+ttls = st.integers(1, MAX_TTL_S)
+picks = st.integers(0, 1000)
+
+
+@dataclass
+class Decision:
+    """What the state machine made of a command, and what it saw; not yet committed."""
+
+    command: Command
+    step: Step
+    seen: dict[str, int | None]
+    now: Interval
+
+
+@dataclass
+class Truth:
+    """What really happened to one lock key, as the commits tell."""
+
+    tokens: list[int] = field(default_factory=list)
+    live: dict[str, Hold] = field(default_factory=dict)
+    """Holds by lock token, as of the last commit."""
+    ended: set[str] = field(default_factory=set)
+    settled: dict[str, int] = field(default_factory=dict)
+    """Until when a named request may not take the lock again."""
+
+
+class Locks(RuleBasedStateMachine):
+    """A store, its clock, and everybody who uses it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: dict[str, tuple[int, Record]] = {}
+        self.versions = 0
+        self.ids = 0
+        self.clock_us = 1000 * SECOND
+        self.lowest_us = 0
+        self.width_us = 0
+        self.steady = True
+        self.pending: list[Decision] = []
+        self.truth = {key: Truth() for key in KEYS}
+        self.polls: dict[tuple[str, str, str], Acquire] = {}
+        """Who waits, by lock key, request and attempt."""
+        self.tokens_known: list[tuple[str, str, str]] = []
+        """Lock keys, lock tokens and owners that somebody was told of."""
+        self.dead: set[str] = set()
+
+    @initialize(width_s=st.sampled_from([0, 0, 1, 2]))
+    def know_the_time(self, width_s: int) -> None:
+        self.width_us = width_s * SECOND
+
+    # --- time and faults ---
+
+    @rule(seconds=st.floats(0.001, 6))
+    def pass_time(self, seconds: float) -> None:
+        self.clock_us += int(seconds * SECOND)
+
+    @rule(seconds=st.floats(0.001, 30))
+    def turn_the_clock_back(self, seconds: float) -> None:
+        self.clock_us = max(self.lowest_us, self.clock_us - int(seconds * SECOND))
+        self.steady = False
+
+    @rule(key=keys)
+    def lose_the_record(self, key: str) -> None:
+        """A failover that lost writes; then order rests on the clock, which must not have gone back below them."""
+        last = max(self.truth[key].tokens, default=0)
+        if last >= self.clock_us:
+            return
+        self.lowest_us = max(self.lowest_us, last + 1)
+        self.entries.pop(lock_entry(key), None)
+        self.pending = [decision for decision in self.pending if decision.command.lock_key != key]
+        self.truth[key] = Truth(self.truth[key].tokens)
+        for entry in [entry for entry in self.entries if entry.startswith("done/") and entry.endswith(key)]:
+            del self.entries[entry]
+
+    @rule(replica=replicas)
+    @precondition(lambda self: len(self.dead) < 2)
+    def kill(self, replica: str) -> None:
+        self.dead.add(replica)
+        self.polls = {place: poll for place, poll in self.polls.items() if poll.replica != replica}
+
+    @rule()
+    def forget_what_is_past_its_time(self) -> None:
+        for entry, (_, record) in list(self.entries.items()):
+            if isinstance(record, Done) and record.until_us <= self.clock_us:
+                del self.entries[entry]
+
+    # --- commands ---
+
+    @rule(
+        key=keys,
+        owner=owners,
+        replica=replicas,
+        ttl_s=ttls,
+        wait=st.booleans(),
+        reentrant=st.booleans(),
+        later=st.booleans(),
+    )
+    def acquire(self, key: str, owner: str, replica: str, ttl_s: int, wait: bool, reentrant: bool, later: bool) -> None:
+        self.ask(key, f"u{self.new_id()}", owner, replica, ttl_s, wait, reentrant, named=False, later=later)
+
+    @rule(key=keys, name=names, replica=replicas, wait=st.booleans(), reuse=st.booleans(), later=st.booleans())
+    def acquire_by_name(self, key: str, name: str, replica: str, wait: bool, reuse: bool, later: bool) -> None:
+        ttl_s = 5 if reuse else 4
+        self.ask(key, name, f"owner of {name}", replica, ttl_s, wait, False, named=True, later=later)
+
+    def ask(
+        self,
+        key: str,
+        request: str,
+        owner: str,
+        replica: str,
+        ttl_s: int,
+        wait: bool,
+        reentrant: bool,
+        *,
+        named: bool,
+        later: bool,
+    ) -> None:
+        if replica in self.dead:
+            return
+        who = Claimant(request, f"{request}.{self.new_id()}", owner, ttl_s * SECOND, f"{ttl_s}")
+        attempt = f"p{self.new_id()}"
+        command = Acquire(key, who, replica, attempt, wait, named, reentrant)
+        if wait:
+            self.polls[key, request, attempt] = command
+        self.run(command, later)
+
+    @rule(pick=picks, keep_s=st.sampled_from([0, 5]), later=st.booleans())
+    @precondition(lambda self: self.polls)
+    def leave(self, pick: int, keep_s: int, later: bool) -> None:
+        key, request, attempt = list(self.polls)[pick % len(self.polls)]
+        del self.polls[key, request, attempt]
+        self.run(Leave(key, request, attempt, keep_s * SECOND), later)
+
+    @rule(pick=picks, later=st.booleans())
+    @precondition(lambda self: self.polls)
+    def take_up(self, pick: int, later: bool) -> None:
+        key, request, _ = list(self.polls)[pick % len(self.polls)]
+        self.run(TakeUp(key, request), later)
+
+    @rule(pick=picks, ttl_s=st.none() | ttls, later=st.booleans())
+    @precondition(lambda self: self.tokens_known)
+    def renew(self, pick: int, ttl_s: int | None, later: bool) -> None:
+        key, lock_token, owner = self.tokens_known[-1 - pick % len(self.tokens_known)]
+        self.run(Renew(key, lock_token, owner, ttl_s and ttl_s * SECOND), later)
+
+    @rule(pick=picks, later=st.booleans())
+    @precondition(lambda self: self.tokens_known)
+    def release(self, pick: int, later: bool) -> None:
+        key, lock_token, owner = self.tokens_known[-1 - pick % len(self.tokens_known)]
+        self.run(Release(key, lock_token, owner), later)
+
+    @rule(key=keys, command=st.sampled_from([Expire, Expire, Forget, ForceRelease]), later=st.booleans())
+    def tend(self, key: str, command: type, later: bool) -> None:
+        self.run(ForceRelease(key, "why") if command is ForceRelease else command(key), later)
+
+    @rule(pick=picks)
+    @precondition(lambda self: self.pending)
+    def land(self, pick: int) -> None:
+        self.commit(self.pending.pop(pick % len(self.pending)))
+
+    # --- load, decide, commit ---
+
+    def new_id(self) -> int:
+        self.ids += 1
+        return self.ids
+
+    def now(self) -> Interval:
+        return Interval(self.clock_us - self.width_us // 2, self.clock_us + self.width_us // 2)
+
+    def run(self, command: Command, later: bool = False) -> bool:
+        decision = self.decide(command)
+        if later:
+            self.pending.append(decision)
+            return False
+        return self.commit(decision)
+
+    def decide(self, command: Command) -> Decision:
+        view: dict[str, Record | None] = {}
+        seen: dict[str, int | None] = {}
+        now = self.now()
+        while True:
+            step = transition(view, command, now, LIMITS)
+            missing = step.entries if isinstance(step, Need) else tuple(e for e in step.writes if e not in view)
+            if not missing:
+                assert isinstance(step, Step)
+                return Decision(command, step, seen, now)
+            for entry in missing:
+                version, record = self.entries.get(entry, (None, None))
+                view[entry], seen[entry] = record, version
+
+    def commit(self, decision: Decision) -> bool:
+        """Compare and set. Gives whether it landed; what was decided on an old view never does."""
+        step = decision.step
+        if any(self.entries.get(entry, (None,))[0] != version for entry, version in decision.seen.items()):
+            return False
+        if step.not_after_us is not None and self.clock_us > step.not_after_us:
+            return False
+        if step.writes:
+            self.check(decision)
+        for entry, record in step.writes.items():
+            self.versions += 1
+            if record is None:
+                self.entries.pop(entry, None)
+            else:
+                self.entries[entry] = (self.versions, record)
+        self.hear(decision)
+        return True
+
+    # --- what must hold ---
+
+    def check(self, decision: Decision) -> None:
+        """I1, I5 and the rules of the past, at the moment of a commit."""
+        key = decision.command.lock_key
+        truth = self.truth[key]
+        record = decision.step.writes.get(lock_entry(key))
+        after = {hold.who.lock_token: hold for hold in record.holds} if isinstance(record, LockRecord) else {}
+        started = [hold for token, hold in after.items() if token not in truth.live]
+        for hold in started:
+            assert hold.expires_us > self.clock_us, "I5: the lease had run out when it was committed"
+            assert hold.who.lock_token not in truth.ended, "a lease that was over came back"
+            kin = [other for other in after.values() if other is not hold and other not in started]
+            if kin:
+                assert {(other.who.owner_id, other.token) for other in kin} == {(hold.who.owner_id, hold.token)}
+            else:
+                assert hold.token > max(truth.tokens, default=0), "I1: tokens rise"
+                truth.tokens.append(hold.token)
+            if self.steady and hold.who.request in truth.settled:
+                assert decision.now.earliest >= truth.settled[hold.who.request], "a settled request took the lock again"
+        for token, hold in truth.live.items():
+            if token not in after:
+                truth.ended.add(token)
+                truth.settled[hold.who.request] = decision.now.latest + LIMITS.retention_us
+                if started and self.steady and not self.was_ended(decision, hold):
+                    assert hold.expires_us <= self.clock_us, "taken from somebody whose lease still ran"
+            elif after[token].expires_us != hold.expires_us:
+                assert hold.expires_us > self.clock_us, "a lease that had run out was renewed"
+                assert after[token].expires_us > hold.expires_us, "a renewal never shortens"
+                assert after[token].renewals > hold.renewals
+                assert after[token].token == hold.token
+        truth.live = after
+
+    def was_ended(self, decision: Decision, hold: Hold) -> bool:
+        command = decision.command
+        return isinstance(command, ForceRelease) or (
+            isinstance(command, Release) and command.lock_token == hold.who.lock_token
+        )
+
+    def hear(self, decision: Decision) -> None:
+        """Tell whoever asked, and whoever waits for the same."""
+        outcome, key = decision.step.outcome, decision.command.lock_key
+        if isinstance(outcome, Granted | Renewed) and outcome.hold.expires_us > self.clock_us:
+            who = outcome.hold.who
+            assert self.truth[key].live[who.lock_token] == outcome.hold, "told of a hold that is not there"
+            self.tokens_known.append((key, who.lock_token, who.owner_id))
+            self.polls = {place: poll for place, poll in self.polls.items() if place[:2] != (key, who.request)}
+        elif isinstance(outcome, Refused) and isinstance(decision.command, Acquire):
+            self.polls.pop((key, decision.command.who.request, decision.command.attempt), None)
+
+    def records(self) -> Mapping[str, LockRecord]:
+        found = {key: self.entries.get(lock_entry(key), (0, None))[1] for key in KEYS}
+        return {key: record for key, record in found.items() if isinstance(record, LockRecord)}
+
+    @invariant()
+    def one_holder_and_one_token(self) -> None:
+        for record in self.records().values():
+            assert len({(hold.who.owner_id, hold.token) for hold in record.holds}) <= 1
+            assert not (record.holds and record.offer), "an offer counts as a hold"
+            assert all(hold.token <= record.last_token for hold in record.holds)
+
+    @invariant()
+    def a_request_is_there_once(self) -> None:
+        for key, record in self.records().items():
+            requests = [hold.who.request for hold in record.holds]
+            requests += [waiter.who.request for waiter in record.queue]
+            requests += [record.offer.waiter.who.request] if record.offer else []
+            assert len(requests) == len(set(requests))
+            for hold in record.holds:
+                past = self.entries.get(done_entry(key, hold.who.request), (0, None))[1]
+                assert not (self.steady and isinstance(past, Done) and past.until_us > self.clock_us + self.width_us)
+
+    @invariant()
+    def records_are_bounded(self) -> None:
+        for record in self.records().values():
+            assert len(record.queue) <= LIMITS.max_waiters + 1
+            assert len(record.holds) <= LIMITS.max_reentrancy
+            assert all(len(waiter.attempts) <= LIMITS.max_polls for waiter in record.queue)
+
+    # --- I6: after the faults stop, whoever waits gets the lock ---
+
+    def teardown(self) -> None:
+        self.pending.clear()
+        for key in KEYS:
+            waiting = {place for place in self.polls if place[0] == key}
+            patience_s = MAX_TTL_S + 4 * LIMITS.offer_us // SECOND + self.width_us // SECOND * 5 + 1
+            self.clock_us = max(
+                self.clock_us, max((hold.granted_us for hold in self.truth[key].live.values()), default=0)
+            )
+            end_us = self.clock_us + patience_s * SECOND
+            while waiting & set(self.polls) and self.clock_us < end_us:
+                self.tend_all(key)
+                self.clock_us += SECOND // 4
+            assert not waiting & set(self.polls), "I6: somebody waits for ever"
+
+    def tend_all(self, key: str) -> None:
+        """What the replicas that live do for those who wait with them; each lets go as soon as it has the lock."""
+        self.run(Expire(key))
+        for place, poll in list(self.polls.items()):
+            if place in self.polls and place[0] == key:
+                record = self.records().get(key, LockRecord())
+                if record.offer is not None and record.offer.waiter.who.request == poll.who.request:
+                    self.run(TakeUp(key, poll.who.request))
+                elif not self.stands(record, poll):
+                    self.run(poll)
+                if place not in self.polls:
+                    self.let_go(key, poll.who.request)
+
+    def stands(self, record: LockRecord, poll: Acquire) -> bool:
+        return any(poll.attempt in waiter.attempts and not waiter.suspect_us for waiter in record.queue)
+
+    def let_go(self, key: str, request: str) -> None:
+        for hold in self.records().get(key, LockRecord()).holds:
+            if hold.who.request == request:
+                self.run(Release(key, hold.who.lock_token))
+
+
+examples = int(os.environ.get("FENCEGATE_EXAMPLES", "150"))
+Locks.TestCase.settings = settings(
+    max_examples=examples,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestLocks = Locks.TestCase
