@@ -16,7 +16,7 @@ import pytest
 
 import fencegate
 from fencegate import LeaseState, LockHeld, LockLost, Locks, UnsafeConfiguration, connect, sync
-from tests.conftest import Server
+from tests.servers import Server
 
 
 @pytest.fixture
@@ -103,15 +103,19 @@ def test_one_client_serves_several_runs_of_asyncio(
 def test_a_run_that_ends_in_the_middle_of_a_wait_or_a_hold_leaves_nothing_behind(server: Server, key: str) -> None:
     locks = connect(server.url)
 
-    async def hold_and_wait() -> None:
+    async def hold(inside: asyncio.Event) -> None:
         async with locks.hold(key):
+            inside.set()
             await asyncio.sleep(60)
 
     async def main() -> None:
-        tasks = [asyncio.create_task(hold_and_wait()), asyncio.create_task(locks.hold(key, wait=60).acquire())]
-        while not (await locks.status(key)).get("waiters"):
+        inside = asyncio.Event()
+        tasks: list[asyncio.Task[object]] = [asyncio.create_task(hold(inside))]
+        await inside.wait()
+        tasks.append(asyncio.create_task(locks.hold(key, wait=60).acquire()))
+        while not (await locks.status(key))["waiters"]:
             await asyncio.sleep(0.01)
-        assert tasks  # asyncio.run cancels them both
+        assert not any(task.done() for task in tasks)  # asyncio.run cancels them both
 
     asyncio.run(main())
     with sync.connect(server.url) as rival, rival.hold(key, wait=3):

@@ -47,7 +47,7 @@ LIMITS = Limits(
     offer_us=3 * SECOND,
     retention_us=20 * SECOND,
     suspect_us=10 * SECOND,
-    idle_us=5 * SECOND,
+    idle_us=SECOND,
 )
 MAX_TTL_S = 8
 
@@ -58,6 +58,7 @@ replicas = st.sampled_from(["r1", "r2", "r3"])
 names = st.sampled_from(["n1", "n2", "n3", "n4"])
 ttls = st.integers(1, MAX_TTL_S)
 picks = st.integers(0, 1000)
+flags = st.booleans()
 
 
 @dataclass
@@ -91,7 +92,7 @@ class Locks(RuleBasedStateMachine):
         self.versions = 0
         self.ids = 0
         self.clock_us = 1000 * SECOND
-        self.lowest_us = 0
+        self.lowest_us = self.highest_us = 0
         self.width_us = 0
         self.steady = True
         self.pending: list[Decision] = []
@@ -114,6 +115,7 @@ class Locks(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(0.001, 30))
     def turn_the_clock_back(self, seconds: float) -> None:
+        self.highest_us = max(self.highest_us, self.clock_us)
         self.clock_us = max(self.lowest_us, self.clock_us - int(seconds * SECOND))
         self.steady = False
 
@@ -144,71 +146,52 @@ class Locks(RuleBasedStateMachine):
 
     # --- commands ---
 
-    @rule(
-        key=keys,
-        owner=owners,
-        replica=replicas,
-        ttl_s=ttls,
-        wait=st.booleans(),
-        reentrant=st.booleans(),
-        later=st.booleans(),
-    )
+    @rule(key=keys, owner=owners, replica=replicas, ttl_s=ttls, wait=flags, reentrant=flags, later=flags)
     def acquire(self, key: str, owner: str, replica: str, ttl_s: int, wait: bool, reentrant: bool, later: bool) -> None:
-        self.ask(key, f"u{self.new_id()}", owner, replica, ttl_s, wait, reentrant, named=False, later=later)
+        who = self.claimant(f"u{self.new_id()}", owner, ttl_s)
+        self.ask(Acquire(key, who, replica, f"p{self.new_id()}", wait, False, reentrant), later)
 
-    @rule(key=keys, name=names, replica=replicas, wait=st.booleans(), reuse=st.booleans(), later=st.booleans())
-    def acquire_by_name(self, key: str, name: str, replica: str, wait: bool, reuse: bool, later: bool) -> None:
-        ttl_s = 5 if reuse else 4
-        self.ask(key, name, f"owner of {name}", replica, ttl_s, wait, False, named=True, later=later)
+    @rule(key=keys, name=names, replica=replicas, wait=flags, ttl_s=st.sampled_from([5, 5, 5, 4]), later=flags)
+    def acquire_by_name(self, key: str, name: str, replica: str, wait: bool, ttl_s: int, later: bool) -> None:
+        who = self.claimant(name, f"owner of {name}", ttl_s)
+        self.ask(Acquire(key, who, replica, f"p{self.new_id()}", wait, named=True), later)
 
-    def ask(
-        self,
-        key: str,
-        request: str,
-        owner: str,
-        replica: str,
-        ttl_s: int,
-        wait: bool,
-        reentrant: bool,
-        *,
-        named: bool,
-        later: bool,
-    ) -> None:
-        if replica in self.dead:
+    def claimant(self, request: str, owner: str, ttl_s: int) -> Claimant:
+        return Claimant(request, f"{request}.{self.new_id()}", owner, ttl_s * SECOND, f"{ttl_s}")
+
+    def ask(self, command: Acquire, later: bool) -> None:
+        if command.replica in self.dead:
             return
-        who = Claimant(request, f"{request}.{self.new_id()}", owner, ttl_s * SECOND, f"{ttl_s}")
-        attempt = f"p{self.new_id()}"
-        command = Acquire(key, who, replica, attempt, wait, named, reentrant)
-        if wait:
-            self.polls[key, request, attempt] = command
+        if command.wait:
+            self.polls[command.lock_key, command.who.request, command.attempt] = command
         self.run(command, later)
 
-    @rule(pick=picks, keep_s=st.sampled_from([0, 5]), later=st.booleans())
+    @rule(pick=picks, keep_s=st.sampled_from([0, 5]), later=flags)
     @precondition(lambda self: self.polls)
     def leave(self, pick: int, keep_s: int, later: bool) -> None:
         key, request, attempt = list(self.polls)[pick % len(self.polls)]
         del self.polls[key, request, attempt]
         self.run(Leave(key, request, attempt, keep_s * SECOND), later)
 
-    @rule(pick=picks, later=st.booleans())
+    @rule(pick=picks, later=flags)
     @precondition(lambda self: self.polls)
     def take_up(self, pick: int, later: bool) -> None:
         key, request, _ = list(self.polls)[pick % len(self.polls)]
         self.run(TakeUp(key, request), later)
 
-    @rule(pick=picks, ttl_s=st.none() | ttls, later=st.booleans())
+    @rule(pick=picks, ttl_s=st.none() | ttls, later=flags)
     @precondition(lambda self: self.tokens_known)
     def renew(self, pick: int, ttl_s: int | None, later: bool) -> None:
         key, lock_token, owner = self.tokens_known[-1 - pick % len(self.tokens_known)]
         self.run(Renew(key, lock_token, owner, ttl_s and ttl_s * SECOND), later)
 
-    @rule(pick=picks, later=st.booleans())
+    @rule(pick=picks, later=flags)
     @precondition(lambda self: self.tokens_known)
     def release(self, pick: int, later: bool) -> None:
         key, lock_token, owner = self.tokens_known[-1 - pick % len(self.tokens_known)]
         self.run(Release(key, lock_token, owner), later)
 
-    @rule(key=keys, command=st.sampled_from([Expire, Expire, Forget, ForceRelease]), later=st.booleans())
+    @rule(key=keys, command=st.sampled_from([Expire, Expire, Forget, ForceRelease]), later=flags)
     def tend(self, key: str, command: type, later: bool) -> None:
         self.run(ForceRelease(key, "why") if command is ForceRelease else command(key), later)
 
@@ -289,7 +272,7 @@ class Locks(RuleBasedStateMachine):
             if token not in after:
                 truth.ended.add(token)
                 truth.settled[hold.who.request] = decision.now.latest + LIMITS.retention_us
-                if started and self.steady and not self.was_ended(decision, hold):
+                if self.steady and not self.was_ended(decision, hold):
                     assert hold.expires_us <= self.clock_us, "taken from somebody whose lease still ran"
             elif after[token].expires_us != hold.expires_us:
                 assert hold.expires_us > self.clock_us, "a lease that had run out was renewed"
@@ -348,12 +331,10 @@ class Locks(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.pending.clear()
+        self.clock_us = max(self.clock_us, self.highest_us)  # a clock that went back is a fault too
         for key in KEYS:
             waiting = {place for place in self.polls if place[0] == key}
             patience_s = MAX_TTL_S + 4 * LIMITS.offer_us // SECOND + self.width_us // SECOND * 5 + 1
-            self.clock_us = max(
-                self.clock_us, max((hold.granted_us for hold in self.truth[key].live.values()), default=0)
-            )
             end_us = self.clock_us + patience_s * SECOND
             while waiting & set(self.polls) and self.clock_us < end_us:
                 self.tend_all(key)
