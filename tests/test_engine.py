@@ -212,27 +212,29 @@ async def test_a_waiter_that_left_while_others_asked_again_is_not_queued_again(
         await Caller(engine, "A").until_waiting("k", "B", "C")
         faulty.faults = Faults(max_delay_s=0.1)
         await lose(store)
-        await asyncio.sleep(0.05)
+        got = await waits[0]  # it was asked for again; and now the next one is
         waits[1].cancel()
-        got = await waits[0]
+        await asyncio.gather(waits[1], return_exceptions=True)
         faulty.faults = CALM
-        await asyncio.sleep(0.3)
+        await Caller(engine, "A").until_waiting("k")
+        await asyncio.sleep(0.2)
         assert await Caller(engine, "A").waiters("k") == []
         await Caller(engine, "B").release("k", got)
 
 
 async def test_a_record_that_cannot_be_read_is_an_error_for_everybody_who_asks_and_hangs_nobody(
-    store: MemoryStore,
+    store: MemoryStore, faulty: FaultyStore
 ) -> None:
     await store.commit([Change(lock_entry("k"), None, "v", b"junk")], [], SYSTEM.now_us() + 1_000_000)
-    async with engines(store) as (engine,):
-        async with asyncio.timeout(2):
-            asked = [asyncio.ensure_future(Caller(engine, f"owner-{number}").acquire("k")) for number in range(3)]
-            await asyncio.sleep(0)
-            asked += [asyncio.ensure_future(Caller(engine, "late").acquire("k", wait_s=1))]
-            results = await asyncio.gather(*asked, return_exceptions=True)
-            assert all(isinstance(result, FencegateError) for result in results), results
-            assert await Caller(engine, "A").acquire("another")
+    faulty.faults = Faults(max_delay_s=0.05)
+    async with engines(faulty) as (engine,), asyncio.timeout(2):
+        asked = []
+        for number in range(4):
+            asked.append(asyncio.ensure_future(Caller(engine, f"owner-{number}").acquire("k", wait_s=number % 2)))
+            await asyncio.sleep(0.005)  # while the load for the first one is under way
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        assert all(isinstance(result, FencegateError) for result in results), results
+        assert await Caller(engine, "A").acquire("another")
 
 
 # --- stopping --------------------------------------------------------------------------------------------------------
@@ -320,8 +322,9 @@ async def test_alarms_ring_once_in_order_and_keep_one_place_for_a_lock() -> None
     assert rung == ["past", "first", "second", "often"]
     alarms.set("never", SYSTEM.now_us() + 10_000)
     alarms.close()
+    alarms.set("nor this", SYSTEM.now_us() + 10_000)  # by a commit that was under way
     await asyncio.sleep(0.03)
-    assert "never" not in rung
+    assert rung == ["past", "first", "second", "often"]
 
 
 async def test_expire_of_a_lock_that_never_was_writes_nothing(faulty: FaultyStore) -> None:
@@ -344,7 +347,6 @@ class Crowd:
         self.store = store
         self.inside: dict[str, int] = {}
         self.tokens: list[int] = []
-        self.unknown = 0
 
     async def work(self, caller: Caller, until_us: int) -> None:
         while SYSTEM.monotonic_us() < until_us:
@@ -357,8 +359,7 @@ class Crowd:
         except LockHeld:
             assert command.who.request not in await self.holders(), "told that it has not what it has"
             return
-        except (StoreUnavailable, OutcomeUnknown) as error:
-            self.unknown += isinstance(error, OutcomeUnknown)
+        except (StoreUnavailable, OutcomeUnknown):
             return
         now_us = SYSTEM.now_us()
         if hold.expires_us > now_us:
@@ -391,7 +392,7 @@ async def test_in_a_storm_of_faults_nobody_is_told_wrong_and_after_it_all_is_wel
         until_us = SYSTEM.monotonic_us() + 2_000_000
         callers = [Caller(replicas[number % 2], f"owner-{number}") for number in range(6)]
         await asyncio.gather(*(crowd.work(caller, until_us) for caller in callers))
-        assert len(crowd.tokens) > 5
+        assert crowd.tokens
         assert len(crowd.tokens) == len(set(crowd.tokens)), "a token was given out twice"
         for one in stores:
             one.faults = CALM

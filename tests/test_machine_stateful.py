@@ -35,6 +35,7 @@ from fencegate.core.model import (
     Step,
     TakeUp,
     done_entry,
+    floor_entry,
     lock_entry,
 )
 from fencegate.core.ports import Interval
@@ -51,7 +52,7 @@ LIMITS = Limits(
 )
 MAX_TTL_S = 8
 
-KEYS = ("k1", "k2")
+KEYS = ("k1", next(f"k{n}" for n in range(2, 10_000) if floor_entry(f"k{n}") == floor_entry("k1")))  # of one shard
 keys = st.sampled_from(KEYS)
 owners = st.sampled_from(["A", "B", "C"])
 replicas = st.sampled_from(["r1", "r2", "r3"])
@@ -194,6 +195,19 @@ class Locks(RuleBasedStateMachine):
     @rule(key=keys, command=st.sampled_from([Expire, Expire, Forget, ForceRelease]), later=flags)
     def tend(self, key: str, command: type, later: bool) -> None:
         self.run(ForceRelease(key, "why") if command is ForceRelease else command(key), later)
+
+    @rule(key=keys, back=flags, later=flags)
+    def let_it_go_idle(self, key: str, back: bool, later: bool) -> None:
+        """Everybody goes, and the record is forgotten; and then the clock may go back below its tokens."""
+        self.run(ForceRelease(key, "enough"))
+        self.clock_us += LIMITS.suspect_us + LIMITS.offer_us
+        self.run(Expire(key))
+        self.clock_us += LIMITS.suspect_us
+        self.run(Expire(key))
+        self.clock_us += LIMITS.idle_us + self.width_us
+        self.run(Forget(key), later)
+        if back:
+            self.turn_the_clock_back(30)
 
     @rule(pick=picks)
     @precondition(lambda self: self.pending)

@@ -9,7 +9,8 @@ import pytest
 from fencegate.clock import ManualClock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Changes, Store, Unavailable
-from fencegate.testing.store_suite import OpenStore, StoreSuite, by, gather_log, put, write
+from fencegate.testing.committing import OpenStore, by, gather_log, put, write
+from fencegate.testing.store_suite import StoreSuite
 from fencegate_lockservice import stores
 from fencegate_lockservice.stores import sqlite
 from fencegate_lockservice.stores.memory import MemoryStore

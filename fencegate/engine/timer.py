@@ -21,10 +21,11 @@ class Alarms:
         self._set: dict[str, int] = {}
         self._handle: asyncio.TimerHandle | None = None
         self._next_us = 0
+        self._closed = False
 
     def set(self, lock_key: str, at_us: int) -> None:
         before = self._set.get(lock_key)
-        if before is not None and before <= at_us:
+        if self._closed or (before is not None and before <= at_us):
             return
         self._set[lock_key] = at_us
         heapq.heappush(self._heap, (at_us, lock_key))
@@ -51,6 +52,8 @@ class Alarms:
         self._arm()
 
     def close(self) -> None:
+        """Ring no more, whatever is still set by what was under way."""
+        self._closed = True
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

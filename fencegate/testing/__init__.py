@@ -3,5 +3,9 @@
 import pytest
 
 pytest.register_assert_rewrite(
-    "fencegate.testing.resource_suite", "fencegate.testing.store_suite", "fencegate.testing.engine_suite"
+    "fencegate.testing.resource_suite",
+    "fencegate.testing.store_suite",
+    "fencegate.testing.store_life_suite",
+    "fencegate.testing.change_log_suite",
+    "fencegate.testing.engine_suite",
 )

@@ -1,0 +1,100 @@
+"""What the change log of every store must do; `StoreSuite` brings these tests along."""
+
+import asyncio
+import contextlib
+
+from fencegate.clock import SYSTEM
+from fencegate.core.ports import Store
+from fencegate.testing.committing import OpenStore, by, gather_log, in_thread, put, write
+
+
+async def log_revision(store: Store) -> int:
+    """Where the change log stands now."""
+    stream = store.changes(None)
+    following = asyncio.ensure_future(gather_log(stream, 1))
+    await asyncio.sleep(0.01)
+    await write(store, put(f"mark-{SYSTEM.random_id()}"))
+    return (await following)[0].revision
+
+
+class ChangeLogSuite:
+    """In order, once each, and from wherever one left off. A fixture `store` gives the store to test."""
+
+    async def test_changes_from_now_on_tell_what_is_committed_after(self, store: Store) -> None:
+        await write(store, put("before"))
+        stream = store.changes(None)
+        following = asyncio.ensure_future(gather_log(stream, 3))
+        await asyncio.sleep(0.01)
+        await write(store, put("a"), events=2)
+        await store.commit([put("silent")], [], by(store))
+        await write(store, put("b"))
+        assert [(entry.index, entry.key, entry.event) for entry in await following] == [
+            (0, "a", b'{"n":0}'),
+            (1, "a", b'{"n":1}'),
+            (0, "b", b'{"n":0}'),
+        ]
+
+    async def test_changes_go_on_after_any_revision(self, store: Store) -> None:
+        start = await log_revision(store)
+        for number in range(5):
+            await write(store, put(f"k{number}"), events=2)
+        lines = await gather_log(store.changes(start), 10)
+        for line in lines:
+            rest = [other for other in lines if other.revision > line.revision]
+            if rest:
+                assert await gather_log(store.changes(line.revision), len(rest)) == rest
+
+    async def test_a_revision_that_is_in_the_future_brings_a_reset_and_then_what_is_new(self, store: Store) -> None:
+        await write(store, put("k"))
+        stream = store.changes(await log_revision(store) + 1_000_000)
+        async with asyncio.timeout(5):
+            first = await anext(stream)
+        assert first.reset
+        await write(store, put("new"))
+        assert [line.key for line in await gather_log(stream, 1)] == ["new"]
+
+    async def test_nothing_is_lost_doubled_or_out_of_order_when_several_threads_commit(
+        self, store: Store, open_store: OpenStore
+    ) -> None:
+        start = await log_revision(store)
+        own = store.capabilities.several_processes
+
+        async def commits(name: str) -> None:
+            used = await open_store() if own else store
+            for turn in range(10):
+                changes = [put(f"{name}-{turn}-{number}") for number in range(10)]
+                await asyncio.gather(*(write(used, change, events=2) for change in changes))
+            if own:
+                await used.close()
+
+        live = asyncio.ensure_future(gather_log(store.changes(None), 600))
+        resumed = asyncio.ensure_future(gather_log(store.changes(start), 600))
+        await asyncio.sleep(0.01)
+        await asyncio.gather(*(in_thread(commits(name)) for name in ("a", "b", "c")))
+        lines = await live
+        assert await resumed == lines
+        assert await gather_log(store.changes(start), 600) == lines
+        places = [(line.revision, line.index) for line in lines]
+        assert places == sorted(set(places))
+        expected = {f"{name}-{turn}-{number}" for name in "abc" for turn in range(10) for number in range(10)}
+        assert sorted(line.key for line in lines) == sorted([*expected, *expected])
+
+    async def test_a_follower_that_reads_late_misses_nothing(self, store: Store) -> None:
+        stream = store.changes(None)
+        first = asyncio.ensure_future(gather_log(stream, 1))
+        await asyncio.sleep(0.01)
+        await write(store, put("first"))
+        await first
+        for number in range(50):
+            await write(store, put(f"k{number}"))
+        assert [line.key for line in await gather_log(stream, 50)] == [f"k{number}" for number in range(50)]
+
+    async def test_a_stream_that_is_dropped_holds_nobody_up(self, store: Store) -> None:
+        streams = [store.changes(None) for _ in range(10)]
+        followers = [asyncio.ensure_future(gather_log(stream, 1)) for stream in streams]
+        await asyncio.sleep(0.01)
+        for follower in followers:
+            follower.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*followers)
+        await write(store, put("k"))
