@@ -151,7 +151,8 @@ async def test_the_file_of_sqlite_can_be_read_by_a_person_after_close(path: Path
     await write(store, put("lock/a", value=b'{"n":1}'))
     await store.close()
     with sqlite3.connect(path) as db:
-        assert db.execute("SELECT key, value FROM entries").fetchall() == [("lock/a", '{"n":1}')]
+        rows = dict(db.execute("SELECT key, value FROM entries"))
+        assert rows == {"\x01log/0000000000000001/0/lock/a": '{"n":0}', "lock/a": '{"n":1}'}
     db.close()
 
 

@@ -1,7 +1,7 @@
 """Locks in an SQLite file: the embedded default. One process, one writer thread, one flush for many commits.
 
-Commits that arrive while one is being flushed go out together in the next transaction. Two statements handle a whole
-group, because the interpreter's lock changes hands at every statement, and that costs more than SQLite does.
+Commits that arrive while one is being flushed go out together in the next. Two statements handle a whole group, because
+the interpreter's lock changes hands at every statement, and that costs more than SQLite does.
 """
 
 import asyncio
@@ -35,8 +35,13 @@ from fencegate.feed import Feed
 
 KEEP_LOG = 200_000
 MAX_GROUP = 256
+MAX_ROWS = 5_000  # SQLite takes some 32,000 parameters in a statement
 CLEAN_EVERY = 64
 CLEAN_ROWS = 512
+
+_LOG = "\x01log/"  # keys hold no control characters, so the log comes before them all
+_KEYS = "\x02"
+_DIGITS = 16
 
 _decode = msgspec.json.Decoder(dict[str, str]).decode
 _encode = msgspec.json.Encoder().encode
@@ -80,13 +85,13 @@ class _Group:
 
     def __init__(self, revision: int) -> None:
         self._revision = revision
-        self._removed: set[str] = set()
+        self.removed: set[str] = set()
         self._written: dict[str, tuple[str, str, str, int | None]] = {}
         self.lines: list[LogEntry] = []
 
     @property
     def empty(self) -> bool:
-        return not (self._removed or self._written or self.lines)
+        return not (self.removed or self._written or self.lines)
 
     def add(self, commit: _Commit, versions: dict[str, str]) -> None:
         """Add a commit whose comparisons hold; later ones of the group are compared with what it writes."""
@@ -97,22 +102,32 @@ class _Group:
             if change.value is None:
                 versions.pop(key, None)
                 self._written.pop(key, None)
-                self._removed.add(key)
+                self.removed.add(key)
             else:
                 versions[key] = change.version
                 self._written[key] = (key, change.version, change.value.decode(), change.keep_until_us)
-                self._removed.discard(key)
+                self.removed.discard(key)
         if commit.log:
             self._revision += 1
             self.lines += [LogEntry(self._revision, line, key, event) for line, (key, event) in enumerate(commit.log)]
 
-    def columns(self) -> tuple[str, str, str]:
-        logged = [(line.revision, line.index, line.key, line.event.decode()) for line in self.lines]
-        return (
-            _encode(list(self._removed)).decode(),
-            _encode(list(self._written.values())).decode(),
-            _encode(logged).decode(),
-        )
+    def rows(self) -> list[tuple[str, str, str, int | None]]:
+        logged = [(_line_key(line), "", line.event.decode(), None) for line in self.lines]
+        return [*self._written.values(), *logged]
+
+
+def _line_key(line: LogEntry) -> str:
+    return f"{_LOG}{line.revision:0{_DIGITS}d}/{line.index}/{line.key}"
+
+
+def _line(key: str, event: str) -> LogEntry:
+    _, revision, line, about = key.split("/", 3)
+    return LogEntry(int(revision), int(line), about, event.encode())
+
+
+def _revision_bound(revision: int) -> str:
+    """Below every line of `revision`, and above every line before it."""
+    return f"{_LOG}{revision:0{_DIGITS}d}/"
 
 
 class SqliteStore:
@@ -128,7 +143,7 @@ class SqliteStore:
         self._gathering: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
         self._gate = threading.Lock()  # after the writer was told to stop, nothing may be handed to it
         self._db = _open(path)
-        self._revision = int(self._db.execute("SELECT coalesce(max(revision), 0) FROM log").fetchone()[0])
+        self._revision = self._newest()
         self._feed = Feed(self._revision, self._read_log)
         self._groups = 0
         self._closed = False
@@ -156,7 +171,7 @@ class SqliteStore:
             # U+10FFFF is above every character of a key, so this is the range of the prefix without a LIKE.
             rows = db.execute(
                 "SELECT key, version, value FROM entries WHERE key >= ? AND key > ? AND key < ? ORDER BY key LIMIT ?",
-                (prefix, after, prefix + "\U0010ffff", limit),
+                (prefix or _KEYS, after, prefix + "\U0010ffff", limit),
             )
             return [(key, Entry(version, value.encode())) for key, version, value in rows]
 
@@ -203,19 +218,26 @@ class SqliteStore:
 
     async def _read_log(self, since: int, limit: int) -> Sequence[LogEntry] | None:
         def work(db: sqlite3.Connection) -> list[LogEntry] | None:
-            first = db.execute("SELECT min(revision) FROM log").fetchone()[0]
-            if first is None or since < first - 1:
+            oldest = self._oldest()
+            if oldest is None or since < oldest - 1:
                 return None
-            rows = db.execute(
-                "SELECT * FROM log WHERE revision > ? AND revision <= ? ORDER BY revision, line",
-                (since, since + limit),
-            )
-            return [LogEntry(revision, line, key, event.encode()) for revision, line, key, event in rows]
+            bounds = _revision_bound(since + 1), _revision_bound(since + 1 + limit)
+            rows = db.execute("SELECT key, value FROM entries WHERE key >= ? AND key < ? ORDER BY key", bounds)
+            lines = [_line(key, value) for key, value in rows]
+            return sorted(lines, key=lambda line: (line.revision, line.index))
 
         found: list[LogEntry] | None = await self._submit(_Read(self._future(), work=work))
         return found
 
     # --- in the writer thread ---
+
+    def _newest(self) -> int:
+        (key,) = self._db.execute("SELECT max(key) FROM entries WHERE key < ?", (_KEYS,)).fetchone()
+        return _line(key, "").revision if key is not None else 0
+
+    def _oldest(self) -> int | None:
+        (key,) = self._db.execute("SELECT min(key) FROM entries WHERE key < ?", (_KEYS,)).fetchone()
+        return _line(key, "").revision if key is not None else None
 
     def _write(self) -> None:
         stop = False
@@ -253,7 +275,7 @@ class SqliteStore:
         """One transaction for all of them. Nobody is answered before it is on the disk."""
         try:
             group = self._put_together(commits)
-            columns = group.columns()
+            rows = group.rows()
         except (sqlite3.Error, ValueError) as error:  # ValueError: bytes that are no text; and nothing is written yet
             if len(commits) > 1:
                 for commit in commits:
@@ -264,13 +286,35 @@ class SqliteStore:
         if group.empty:
             return
         try:
-            self._db.execute("INSERT INTO groups VALUES (?, ?, ?)", columns)
+            self._flush(rows, list(group.removed))
         except sqlite3.Error as error:
             self._fail([commit for commit in commits if commit.error is None], error)
             return
         if group.lines:
             self._revision = group.lines[-1].revision
             self._feed.publish(group.lines)
+
+    def _flush(self, rows: list[tuple[str, str, str, int | None]], removed: list[str]) -> None:
+        """Write it all. One insert is a transaction of its own; anything more needs one around it."""
+        pieces = [rows[start : start + MAX_ROWS] for start in range(0, len(rows), MAX_ROWS)]
+        if len(pieces) == 1 and not removed:
+            self._insert(rows)
+            return
+        db = self._db
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            db.executemany("DELETE FROM entries WHERE key = ?", [(key,) for key in removed])
+            for piece in pieces:
+                self._insert(piece)
+            db.execute("COMMIT")
+        finally:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+
+    def _insert(self, rows: list[tuple[str, str, str, int | None]]) -> None:
+        marks = ",".join(["(?,?,?,?)"] * len(rows))
+        values = [value for row in rows for value in row]
+        self._db.execute(f"INSERT OR REPLACE INTO entries VALUES {marks}", values)  # noqa: S608 - only question marks
 
     def _put_together(self, commits: list[_Commit]) -> _Group:
         """Judge each commit by what is there and by those before it, and gather what the good ones write."""
@@ -312,10 +356,10 @@ class SqliteStore:
                 "DELETE FROM entries WHERE key IN (SELECT key FROM entries WHERE keep_until < ? LIMIT ?)",
                 (self._clock.now_us(), CLEAN_ROWS * 8),
             )
-            self._db.execute(
-                "DELETE FROM log WHERE revision <= ? AND revision <= (SELECT min(revision) FROM log) + ?",
-                (self._revision - KEEP_LOG, CLEAN_ROWS * 8),
-            )
+            oldest = self._oldest()
+            if oldest is not None and oldest <= self._revision - KEEP_LOG:
+                end = min(self._revision - KEEP_LOG, oldest + CLEAN_ROWS * 8) + 1
+                self._db.execute("DELETE FROM entries WHERE key >= ? AND key < ?", (_LOG, _revision_bound(end)))
         except sqlite3.Error as error:
             log.warning("clean-up failed: %s", error)
 
