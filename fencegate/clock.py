@@ -35,8 +35,9 @@ class SystemClock:
     process would otherwise lengthen or cut every lease at once.
     """
 
-    def __init__(self) -> None:
-        self._offset_us = time.time_ns() // 1000 - self.monotonic_us()
+    def __init__(self, offset_us: int | None = None) -> None:
+        """`offset_us` to the monotonic clock: another process of this machine may be given the same."""
+        self._offset_us = time.time_ns() // 1000 - self.monotonic_us() if offset_us is None else offset_us
 
     def now_us(self) -> int:
         return time.clock_gettime_ns(_BOOTTIME) // 1000 + self._offset_us

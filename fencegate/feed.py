@@ -53,7 +53,21 @@ class Feed:
             sleeping = [follower for follower in self._followers if not follower.woken]
             for follower in sleeping:
                 follower.woken = True
-        for follower in sleeping:
+        self._call(sleeping)
+
+    def lost(self, revision: int) -> None:
+        """Lines up to `revision` may have been committed without being published here: the log has them."""
+        with self._lock:
+            if revision != self._revision:
+                self._tail.clear()
+                self._before_tail = self._revision = revision
+            sleeping = [follower for follower in self._followers if not follower.woken]
+            for follower in sleeping:
+                follower.woken = True
+        self._call(sleeping)
+
+    def _call(self, followers: Sequence[_Follower]) -> None:
+        for follower in followers:
             try:
                 follower.loop.call_soon_threadsafe(follower.event.set)
             except RuntimeError:  # its loop was closed under it

@@ -8,13 +8,14 @@ import pytest
 
 from fencegate.clock import ManualClock
 from fencegate.core.errors import UnsafeConfiguration
-from fencegate.core.ports import Changes, Store, Unavailable
+from fencegate.core.ports import Ambiguous, Change, Changes, Store, Unavailable
 from fencegate.testing.committing import OpenStore, by, gather_log, put, write
 from fencegate.testing.store_suite import StoreSuite
 from fencegate_lockservice import stores
 from fencegate_lockservice.stores import sqlite
 from fencegate_lockservice.stores.memory import MemoryStore
 from fencegate_lockservice.stores.sqlite import SqliteStore
+from fencegate_lockservice.stores.sqlite_writer import Commit, Load, ReadLog, Result, Writer
 
 
 class TestMemoryStore(StoreSuite):
@@ -50,12 +51,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "locks.db"
 
 
-async def test_sqlite_runs_in_wal_mode_and_flushes_every_commit(path: Path) -> None:
-    store = SqliteStore(path)
-    await write(store, put("k"))
-    assert store._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert store._db.execute("PRAGMA synchronous").fetchone() == (2,)
-    await store.close()
+def test_sqlite_runs_in_wal_mode_and_flushes_every_commit(path: Path) -> None:
+    writer = Writer(path)
+    writer.handle([Commit([put("k")], [], 2**62)])
+    assert writer.db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert writer.db.execute("PRAGMA synchronous").fetchone() == (2,)
+    writer.close()
 
 
 async def test_sqlite_opens_a_file_of_another_kind_with_a_clear_refusal(path: Path) -> None:
@@ -132,18 +133,42 @@ async def test_sqlite_reads_a_log_that_is_longer_than_its_tail_in_memory(path: P
     await store.close()
 
 
-async def test_sqlite_keeps_serving_after_its_disk_was_full(path: Path) -> None:
+def test_sqlite_keeps_serving_after_its_disk_was_full(path: Path) -> None:
+    writer = Writer(path)
+
+    def commit(change: Change) -> Result:
+        return writer.handle([Commit([change], [(change.key, b"{}")], 2**62)])[0]
+
+    assert commit(put("before")).verdict == "done"
+    pages = writer.db.execute("PRAGMA page_count").fetchone()[0]
+    writer.db.execute(f"PRAGMA max_page_count={pages + 1}")
+    full = commit(put("large", value=b'"' + b"x" * 100_000 + b'"'))
+    assert full.verdict == "unavailable"
+    assert "full" in full.found
+    assert [key for key, *_ in writer.handle([Load(["before", "large"])])[0].found] == ["before"]
+    writer.db.execute("PRAGMA max_page_count=1000000")
+    assert commit(put("after")).verdict == "done"
+    assert [key for _, _, key, _ in writer.handle([ReadLog(0, 10)])[0].found] == ["before", "after"]
+    writer.close()
+
+
+async def test_a_writer_of_sqlite_that_dies_is_replaced_and_what_it_was_doing_is_ambiguous(path: Path) -> None:
     store = SqliteStore(path)
     await write(store, put("before"))
-    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
-    store._db.execute(f"PRAGMA max_page_count={pages + 1}")
-    with pytest.raises(Unavailable, match="full"):
-        await write(store, put("large", value=b'"' + b"x" * 100_000 + b'"'))
-    assert set(await store.load(["before", "large"])) == {"before"}
-    store._db.execute("PRAGMA max_page_count=1000000")
+    store._line._process.kill()
+    with pytest.raises((Ambiguous, Unavailable)):
+        for number in range(1000):
+            await write(store, put(f"k{number}"))
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                assert "before" in await store.load(["before"])
+                break
+            except Unavailable:
+                await asyncio.sleep(0.05)
     await write(store, put("after"))
-    assert [line.key for line in await gather_log(store.changes(0), 2)] == ["before", "after"]
     await store.close()
+    assert store._line._process.returncode == 0
 
 
 async def test_the_file_of_sqlite_can_be_read_by_a_person_after_close(path: Path) -> None:

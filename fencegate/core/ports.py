@@ -1,6 +1,6 @@
 """The two contracts of Fencegate: what a lock store must do, and what a protected resource must do."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -14,8 +14,7 @@ class Entry(NamedTuple):
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One key of a commit: compare it with `expected` (None: absent), then write `value` (None: delete) as `version`.
 
     With `compare_only` nothing is written, but the comparison holds until the commit does. `keep_until_us` lets the
@@ -92,7 +91,7 @@ class Store(Protocol):
     async def load(self, keys: Sequence[str]) -> Mapping[str, Entry]:
         """The entries of these keys, linearizable; absent ones are left out."""
 
-    async def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> None:
+    def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> Awaitable[None]:
         """Write all or nothing, with `log` (key, event) appended to the change log in the same step.
 
         Raises Conflict, TooLate, Ambiguous or Unavailable. A version never repeats for a key, since callers make it

@@ -1,23 +1,25 @@
-"""Locks in an SQLite file: the embedded default. One process, one writer thread, one flush for many commits.
+"""Locks in an SQLite file: the embedded default. One server process, one writer, one flush for many commits.
 
-Commits that arrive while one is being flushed go out together in the next. Two statements handle a whole group, because
-the interpreter's lock changes hands at every statement, and that costs more than SQLite does.
+The file is kept by a process of its own, `sqlite_writer`. At most two groups are on their way to it: while it flushes
+one the next is ready, and what comes meanwhile is gathered for the one after.
 """
 
 import asyncio
+import contextlib
 import logging
-import queue
-import sqlite3
+import os
+import socket
+import subprocess
+import sys
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fencegate.clock import SYSTEM, Clock
+from fencegate.clock import SYSTEM, Clock, sleep_s
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import (
     Ambiguous,
@@ -32,106 +34,67 @@ from fencegate.core.ports import (
     Unavailable,
 )
 from fencegate.feed import Feed
+from fencegate_lockservice.stores.sqlite_writer import (
+    Commit,
+    Hello,
+    Inbox,
+    Job,
+    Load,
+    ReadLog,
+    Result,
+    Scan,
+    encode,
+    receive,
+    send,
+)
 
-KEEP_LOG = 200_000
-MAX_GROUP = 256
-MAX_ROWS = 5_000  # SQLite takes some 32,000 parameters in a statement
-CLEAN_EVERY = 64
-CLEAN_ROWS = 512
-
-_LOG = "\x01log/"  # keys hold no control characters, so the log comes before them all
-_KEYS = "\x02"
-_DIGITS = 16
-
-_decode = msgspec.json.Decoder(dict[str, str]).decode
-_encode = msgspec.json.Encoder().encode
+MAX_GROUP = 512
+ON_THE_WAY = 2
+RESTART_AFTER_S = 0.5
 
 log = logging.getLogger("fencegate.store.sqlite")
 
+_decode_hello = msgspec.msgpack.Decoder(Hello).decode
+_decode_results = msgspec.msgpack.Decoder(list[Result]).decode
 
-@dataclass(slots=True, eq=False)
-class _Job:
-    """Something for the writer thread to do, and where to bring the result."""
+_FAILURES: Mapping[str, type[Exception]] = {
+    "conflict": Conflict,
+    "too-late": TooLate,
+    "ambiguous": Ambiguous,
+    "unavailable": Unavailable,
+}
 
-    future: asyncio.Future[Any]
-    result: Any = None
-    error: Exception | None = None
+
+class _Asked:
+    """A job, and where its result is awaited."""
+
+    __slots__ = ("encoded", "future", "job", "result")
+
+    def __init__(self, job: Job, future: asyncio.Future[Any]) -> None:
+        self.job = job
+        self.encoded = msgspec.Raw(encode(job))  # each by itself, so that what is no text fails alone
+        self.future = future
+        self.result: Result | None = None
+
+    def is_here(self) -> bool:
+        return self.future.get_loop() is asyncio.get_running_loop()
 
     def deliver(self) -> None:
-        if self.future.cancelled():
+        if self.future.done():
             return
-        if self.error is not None:
-            self.future.set_exception(self.error)
+        result = self.result or Result("unavailable", "the store was closed")
+        if result.verdict == "done":
+            self.future.set_result(result.found)
         else:
-            self.future.set_result(self.result)
-
-
-@dataclass(slots=True, eq=False)
-class _Commit(_Job):
-    changes: Sequence[Change] = ()
-    log: Sequence[tuple[str, bytes]] = ()
-    not_after_us: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Read(_Job):
-    """Runs after the commits of its group, so that it sees nothing that could still be lost."""
-
-    work: Callable[[sqlite3.Connection], Any] = lambda _: None
-
-
-class _Group:
-    """What a group of commits writes, put together for one statement."""
-
-    def __init__(self, revision: int) -> None:
-        self._revision = revision
-        self.removed: set[str] = set()
-        self._written: dict[str, tuple[str, str, str, int | None]] = {}
-        self.lines: list[LogEntry] = []
-
-    @property
-    def empty(self) -> bool:
-        return not (self.removed or self._written or self.lines)
-
-    def add(self, commit: _Commit, versions: dict[str, str]) -> None:
-        """Add a commit whose comparisons hold; later ones of the group are compared with what it writes."""
-        for change in commit.changes:
-            if change.compare_only:
-                continue
-            key = change.key
-            if change.value is None:
-                versions.pop(key, None)
-                self._written.pop(key, None)
-                self.removed.add(key)
-            else:
-                versions[key] = change.version
-                self._written[key] = (key, change.version, change.value.decode(), change.keep_until_us)
-                self.removed.discard(key)
-        if commit.log:
-            self._revision += 1
-            self.lines += [LogEntry(self._revision, line, key, event) for line, (key, event) in enumerate(commit.log)]
-
-    def rows(self) -> list[tuple[str, str, str, int | None]]:
-        logged = [(_line_key(line), "", line.event.decode(), None) for line in self.lines]
-        return [*self._written.values(), *logged]
-
-
-def _line_key(line: LogEntry) -> str:
-    return f"{_LOG}{line.revision:0{_DIGITS}d}/{line.index}/{line.key}"
-
-
-def _line(key: str, event: str) -> LogEntry:
-    _, revision, line, about = key.split("/", 3)
-    return LogEntry(int(revision), int(line), about, event.encode())
-
-
-def _revision_bound(revision: int) -> str:
-    """Below every line of `revision`, and above every line before it."""
-    return f"{_LOG}{revision:0{_DIGITS}d}/"
+            self.future.set_exception(_FAILURES[result.verdict](result.found))
 
 
 class SqliteStore:
-    """See the head of this file. Safe to use from several event loops of one process."""
+    """See the head of this file. Safe to use from several event loops of one process.
+
+    Each of them watches the line from the writer, and whichever is awake reads it: a loop that its owner keeps busy
+    must not hold up the others.
+    """
 
     name = "sqlite"
     capabilities = Capabilities(several_processes=False)
@@ -139,44 +102,31 @@ class SqliteStore:
     def __init__(self, path: Path, clock: Clock = SYSTEM) -> None:
         self._path = path
         self._clock = clock
-        self._jobs: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
-        self._gathering: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
-        self._gate = threading.Lock()  # after the writer was told to stop, nothing may be handed to it
-        self._db = _open(path)
-        self._revision = self._newest()
-        self._feed = Feed(self._revision, self._read_log)
-        self._groups = 0
+        self._gate = threading.RLock()
+        self._gathered: list[_Asked] = []
+        self._sent: deque[list[_Asked]] = deque()
+        self._sending = False
         self._closed = False
-        self._thread = threading.Thread(target=self._write, name="fencegate-sqlite", daemon=True)
-        self._thread.start()
+        self._line = _Line(path, clock)
+        self._feed = Feed(self._line.revision, self._read_log)
 
     # --- the contract ---
 
     async def load(self, keys: Sequence[str]) -> Mapping[str, Entry]:
-        def work(db: sqlite3.Connection) -> dict[str, Entry]:
-            rows = db.execute(f"SELECT key, version, value FROM entries WHERE key IN ({_marks(keys)})", keys)  # noqa: S608 - only question marks
-            return {key: Entry(version, value.encode()) for key, version, value in rows}
+        rows = await self._ask(Load(list(keys)))
+        return {key: Entry(version, value.encode()) for key, version, value in rows}
 
-        found: dict[str, Entry] = await self._submit(_Read(self._future(), work=work))
-        return found
-
-    async def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> None:
-        await self._submit(_Commit(self._future(), changes=changes, log=log, not_after_us=not_after_us))
+    def commit(
+        self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int
+    ) -> asyncio.Future[None]:
+        return self._ask(Commit(list(changes), list(log), not_after_us))
 
     def changes(self, since: int | None) -> AsyncIterator[Changes]:
         return self._feed.follow(since)
 
     async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Entry]]:
-        def work(db: sqlite3.Connection) -> list[tuple[str, Entry]]:
-            # U+10FFFF is above every character of a key, so this is the range of the prefix without a LIKE.
-            rows = db.execute(
-                "SELECT key, version, value FROM entries WHERE key >= ? AND key > ? AND key < ? ORDER BY key LIMIT ?",
-                (prefix or _KEYS, after, prefix + "\U0010ffff", limit),
-            )
-            return [(key, Entry(version, value.encode())) for key, version, value in rows]
-
-        found: list[tuple[str, Entry]] = await self._submit(_Read(self._future(), work=work))
-        return found
+        rows = await self._ask(Scan(prefix, after, limit))
+        return [(key, Entry(version, value.encode())) for key, version, value in rows]
 
     def now(self) -> Interval:
         now_us = self._clock.now_us()
@@ -184,233 +134,195 @@ class SqliteStore:
 
     async def close(self) -> None:
         with self._gate:
-            if not self._closed:
-                self._closed = True
-                for gathered in self._gathering.values():
-                    self._jobs.put(gathered)
-                self._gathering.clear()
-                self._jobs.put(None)
-        await asyncio.to_thread(self._thread.join)
-
-    # --- in the caller's thread ---
-
-    def _future(self) -> asyncio.Future[Any]:
-        return asyncio.get_running_loop().create_future()
-
-    async def _submit(self, job: _Job) -> Any:
-        """Hand a job to the writer, together with all others that come in this turn of the event loop."""
-        loop = job.future.get_loop()
-        with self._gate:
-            if self._closed:
-                raise Unavailable("the store is closed")
-            gathered = self._gathering.get(loop)
-            if gathered is None:
-                self._gathering[loop] = [job]
-                loop.call_soon(self._hand_over, loop)
-            else:
-                gathered.append(job)
-        return await job.future
-
-    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        with self._gate:
-            if (gathered := self._gathering.pop(loop, None)) is not None:
-                self._jobs.put(gathered)
+            self._closed = True
+            line, rest = self._line, [asked for group in self._sent for asked in group] + self._gathered
+            self._send(room=len(self._sent) + len(self._gathered) + 1)
+        await asyncio.to_thread(line.hang_up)
+        while not line.dead:
+            self._read(line)
+        await asyncio.gather(*(asked.future for asked in rest if asked.is_here()), return_exceptions=True)
 
     async def _read_log(self, since: int, limit: int) -> Sequence[LogEntry] | None:
-        def work(db: sqlite3.Connection) -> list[LogEntry] | None:
-            oldest = self._oldest()
-            if oldest is None or since < oldest - 1:
-                return None
-            bounds = _revision_bound(since + 1), _revision_bound(since + 1 + limit)
-            rows = db.execute("SELECT key, value FROM entries WHERE key >= ? AND key < ? ORDER BY key", bounds)
-            lines = [_line(key, value) for key, value in rows]
-            return sorted(lines, key=lambda line: (line.revision, line.index))
+        rows = await self._ask(ReadLog(since, limit))
+        return None if rows is None else [LogEntry(rev, line, key, event.encode()) for rev, line, key, event in rows]
 
-        found: list[LogEntry] | None = await self._submit(_Read(self._future(), work=work))
-        return found
+    # --- to the writer ---
 
-    # --- in the writer thread ---
-
-    def _newest(self) -> int:
-        (key,) = self._db.execute("SELECT max(key) FROM entries WHERE key < ?", (_KEYS,)).fetchone()
-        return _line(key, "").revision if key is not None else 0
-
-    def _oldest(self) -> int | None:
-        (key,) = self._db.execute("SELECT min(key) FROM entries WHERE key < ?", (_KEYS,)).fetchone()
-        return _line(key, "").revision if key is not None else None
-
-    def _write(self) -> None:
-        stop = False
-        while not stop:
-            jobs: list[_Job] = []
-            some = self._jobs.get()
-            while some is not None:
-                jobs += some
-                if len(jobs) >= MAX_GROUP:
-                    break
-                try:
-                    some = self._jobs.get_nowait()
-                except queue.Empty:
-                    break
-            stop = some is None
-            self._handle(jobs)
-        self._db.close()
-
-    def _handle(self, jobs: list[_Job]) -> None:
-        commits = [job for job in jobs if isinstance(job, _Commit)]
-        if commits:
-            self._group(commits)
-        for job in jobs:
-            if isinstance(job, _Read):
-                try:
-                    job.result = job.work(self._db)
-                except (sqlite3.Error, ValueError) as error:  # ValueError: text that is no Unicode
-                    job.error = Unavailable(f"the store can't be read: {error}")
-        _deliver(jobs)
-        self._groups += bool(commits)
-        if commits and self._groups % CLEAN_EVERY == 0:
-            self._clean()
-
-    def _group(self, commits: list[_Commit]) -> None:
-        """One transaction for all of them. Nobody is answered before it is on the disk."""
+    def _ask(self, job: Job) -> asyncio.Future[Any]:
+        """Gather a job; all that come in this turn of the event loop are sent together."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
         try:
-            group = self._put_together(commits)
-            rows = group.rows()
-        except (sqlite3.Error, ValueError) as error:  # ValueError: bytes that are no text; and nothing is written yet
-            if len(commits) > 1:
-                for commit in commits:
-                    self._group([commit])
-            else:
-                commits[0].error = Unavailable(f"the store can't take this: {error}")
+            asked = _Asked(job, future)
+        except ValueError as error:
+            future.set_exception(Unavailable(f"the store can't take this: {error}"))
+            return future
+        with self._gate:
+            if self._closed or self._line.dead:
+                future.set_exception(Unavailable("the store is closed" if self._closed else "the writer is gone"))
+                return future
+            self._line.watch(loop, self._read)
+            self._gathered.append(asked)
+            if not self._sending and len(self._sent) < ON_THE_WAY:
+                self._sending = True
+                loop.call_soon(self._send_gathered)
+        return future
+
+    def _send_gathered(self) -> None:
+        with self._gate:
+            self._sending = False
+            self._send()
+
+    def _send(self, room: int = ON_THE_WAY) -> None:
+        while self._gathered and len(self._sent) < room and not self._line.dead:
+            group, self._gathered = self._gathered[:MAX_GROUP], self._gathered[MAX_GROUP:]
+            self._sent.append(group)
+            self._line.send([asked.encoded for asked in group])
+
+    # --- from the writer ---
+
+    def _read(self, line: "_Line") -> None:
+        """Something came, or the writer died. On the thread of whichever loop was awake."""
+        with self._gate:
+            if line is not self._line or line.dead:
+                return
+            messages = line.receive()
+            for message in messages:
+                self._arrived(self._sent.popleft(), _decode_results(message))
+            if line.dead:
+                self._cut_off()
+            elif messages:
+                self._send()
+
+    def _arrived(self, group: list[_Asked], results: list[Result]) -> None:
+        lines: list[LogEntry] = []
+        for asked, result in zip(group, results, strict=True):
+            asked.result = result
+            job = asked.job
+            if type(job) is Commit and result.verdict == "done":
+                revision, result.found = result.found, None
+                lines += [LogEntry(revision, number, key, event) for number, (key, event) in enumerate(job.log)]
+        self._feed.publish(lines)
+        _deliver(group)
+
+    def _cut_off(self) -> None:
+        """The writer is gone: what it was sent may have landed, what it was not sent has not."""
+        for asked in (asked for group in self._sent for asked in group):
+            asked.result = Result("ambiguous", "the writer of the store died")
+        for asked in self._gathered:
+            asked.result = Result("unavailable", "the writer of the store died")
+        lost = [asked for group in (*self._sent, self._gathered) for asked in group]
+        self._sent.clear()
+        self._gathered = []
+        _deliver(lost)
+        if not self._closed:
+            log.error("the writer of %s died; starting another", self._path)
+            threading.Thread(target=self._restart, name="fencegate-sqlite", daemon=True).start()
+
+    def _restart(self) -> None:
+        while not self._closed:
+            try:
+                line = _Line(self._path, self._clock)
+            except UnsafeConfiguration as error:
+                log.error("%s", error)
+                sleep_s(RESTART_AFTER_S)
+                continue
+            with self._gate:
+                self._line = line
+                self._feed.lost(line.revision)
+                if self._closed:
+                    line.hang_up()
             return
-        if group.empty:
-            return
+
+
+class _Line:
+    """A writer process, and the line to it."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._wire, self._process, self.revision = _start(path, clock)
+        self._inbox = Inbox()
+        self._watched: dict[asyncio.AbstractEventLoop, int] = {}
+        self.dead = False
+
+    def watch(self, loop: asyncio.AbstractEventLoop, read: "Callable[[_Line], None]") -> None:
+        """Have `read` called in this loop when something comes."""
+        if loop not in self._watched:
+            self._watched[loop] = os.dup(self._wire.fileno())  # its own, so that nobody else closes it under it
+            loop.add_reader(self._watched[loop], read, self)
+
+    def send(self, message: list[msgspec.Raw]) -> None:
         try:
-            self._flush(rows, list(group.removed))
-        except sqlite3.Error as error:
-            self._fail([commit for commit in commits if commit.error is None], error)
-            return
-        if group.lines:
-            self._revision = group.lines[-1].revision
-            self._feed.publish(group.lines)
+            send(self._wire, message)
+        except OSError:
+            log.debug("the writer is gone")  # reading shows it too, and tells all who wait
 
-    def _flush(self, rows: list[tuple[str, str, str, int | None]], removed: list[str]) -> None:
-        """Write it all. One insert is a transaction of its own; anything more needs one around it."""
-        pieces = [rows[start : start + MAX_ROWS] for start in range(0, len(rows), MAX_ROWS)]
-        if len(pieces) == 1 and not removed:
-            self._insert(rows)
-            return
-        db = self._db
-        db.execute("BEGIN IMMEDIATE")
+    def receive(self) -> list[bytes]:
+        """The messages that have come; when there will be no more, the line is dead."""
         try:
-            db.executemany("DELETE FROM entries WHERE key = ?", [(key,) for key in removed])
-            for piece in pieces:
-                self._insert(piece)
-            db.execute("COMMIT")
-        finally:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
+            alive = self._inbox.fill(self._wire)
+        except BlockingIOError:  # another loop was faster
+            return []
+        messages = []
+        while (message := self._inbox.take()) is not None:
+            messages.append(message)
+        if not alive:
+            self._abandon()
+        return messages
 
-    def _insert(self, rows: list[tuple[str, str, str, int | None]]) -> None:
-        marks = ",".join(["(?,?,?,?)"] * len(rows))
-        values = [value for row in rows for value in row]
-        self._db.execute(f"INSERT OR REPLACE INTO entries VALUES {marks}", values)  # noqa: S608 - only question marks
+    def hang_up(self) -> None:
+        """Say that no more will come, and wait for the writer to finish."""
+        with contextlib.suppress(OSError):
+            self._wire.shutdown(socket.SHUT_WR)
+        self._process.wait()
 
-    def _put_together(self, commits: list[_Commit]) -> _Group:
-        """Judge each commit by what is there and by those before it, and gather what the good ones write."""
-        versions = self._versions(list({change.key for commit in commits for change in commit.changes}))
-        group = _Group(self._revision)
-        now_us = self._clock.now_us()
-        for commit in commits:
-            commit.error = self._judge(commit, versions, now_us)
-            if commit.error is None:
-                group.add(commit, versions)
-        return group
-
-    def _versions(self, keys: Sequence[str]) -> dict[str, str]:
-        """The versions that are there now. One row for all: the interpreter's lock changes hands at every row."""
-        statement = "SELECT json_group_object(key, version) FROM entries WHERE key IN (SELECT value FROM json_each(?))"
-        (found,) = self._db.execute(statement, (_encode(keys).decode(),)).fetchone()
-        return _decode(found)
-
-    def _fail(self, commits: list[_Commit], error: sqlite3.Error) -> None:
-        """The statement was rolled back, or its flush failed and nobody knows. Only a full disk says which."""
-        log.error("a group of %d commits failed: %s", len(commits), error)
-        full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-        for commit in commits:
-            commit.error = Unavailable(f"the store can't be written: {error}") if full else Ambiguous(str(error))
-
-    @staticmethod
-    def _judge(commit: _Commit, versions: Mapping[str, str], now_us: int) -> Exception | None:
-        if now_us > commit.not_after_us:
-            return TooLate()
-        for change in commit.changes:
-            if versions.get(change.key) != change.expected:
-                return Conflict()
-        return None
-
-    def _clean(self) -> None:
-        """Forget a bounded number of rows past their time. Losing this is losing nothing."""
-        try:
-            self._db.execute(
-                "DELETE FROM entries WHERE key IN (SELECT key FROM entries WHERE keep_until < ? LIMIT ?)",
-                (self._clock.now_us(), CLEAN_ROWS * 8),
-            )
-            oldest = self._oldest()
-            if oldest is not None and oldest <= self._revision - KEEP_LOG:
-                end = min(self._revision - KEEP_LOG, oldest + CLEAN_ROWS * 8) + 1
-                self._db.execute("DELETE FROM entries WHERE key >= ? AND key < ?", (_LOG, _revision_bound(end)))
-        except sqlite3.Error as error:
-            log.warning("clean-up failed: %s", error)
+    def _abandon(self) -> None:
+        self.dead = True
+        self._wire.close()
+        for loop, number in self._watched.items():
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_unwatch, loop, number)
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    """Open the file for this process alone, and make sure that a commit is on disk when it returns."""
+def _unwatch(loop: asyncio.AbstractEventLoop, number: int) -> None:
+    loop.remove_reader(number)
+    os.close(number)
+
+
+def _start(path: Path, clock: Clock) -> tuple[socket.socket, "subprocess.Popen[bytes]", int]:
+    """Start a writer; gives the line to it, and where the log stands."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    offset_us = clock.now_us() - clock.monotonic_us()
+    module = "fencegate_lockservice.stores.sqlite_writer"
+    command = [sys.executable, "-m", module, str(theirs.fileno()), str(path), str(offset_us)]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)  # noqa: S603 - ourselves
+    theirs.close()
+    hello = receive(ours)
+    said = _decode_hello(hello) if hello is not None else Hello(trouble=f"the writer of {path} did not start")
+    if said.trouble is not None:
+        ours.close()
+        process.wait()
+        raise UnsafeConfiguration(said.trouble)
+    return ours, process, said.revision
+
+
+def _deliver(group: Sequence[_Asked]) -> None:
+    """Bring the results of a group to their event loops: one wake-up for each, none for the loop that we are in."""
+    loops: dict[asyncio.AbstractEventLoop, list[_Asked]] = {}
+    for asked in group:
+        loops.setdefault(asked.future.get_loop(), []).append(asked)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.5, cached_statements=1024)
-    except (OSError, sqlite3.Error) as error:
-        raise UnsafeConfiguration(f"the lock store {path} can't be opened: {error}") from None
-    try:
-        db.execute("PRAGMA locking_mode=EXCLUSIVE")
-        mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-        db.execute("PRAGMA synchronous=FULL")
-        db.execute("PRAGMA wal_autocheckpoint=4000")
-        db.execute("PRAGMA temp_store=MEMORY")
-        db.execute("BEGIN EXCLUSIVE")
-        db.execute("COMMIT")
-        level = db.execute("PRAGMA synchronous").fetchone()[0]
-        if (mode, level) != ("wal", 2):
-            raise UnsafeConfiguration(
-                f"the lock store {path} runs with {mode}/{level}, not with WAL and synchronous=FULL"
-            )
-        db.executescript(files(__package__).joinpath("sqlite.sql").read_text())
-    except sqlite3.Error as error:
-        db.close()
-        if "locked" in str(error):
-            raise UnsafeConfiguration(
-                f"the lock store {path} is in use by another process; stop that one, or give this one its own --data"
-            ) from None
-        raise UnsafeConfiguration(f"the lock store {path} can't be used: {error}") from None
-    return db
-
-
-def _deliver(jobs: Sequence[_Job]) -> None:
-    """Bring the results of a group to their event loops: one wake-up for each loop."""
-    loops: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
-    for job in jobs:
-        loops.setdefault(job.future.get_loop(), []).append(job)
+        here = loops.pop(asyncio.get_running_loop(), [])
+    except RuntimeError:
+        here = []
     for loop, some in loops.items():
         try:
             loop.call_soon_threadsafe(_deliver_here, some)
         except RuntimeError:  # the loop was closed: nobody waits any more
             log.debug("results for a closed event loop were dropped")
+    _deliver_here(here)
 
 
-def _deliver_here(jobs: Sequence[_Job]) -> None:
-    for job in jobs:
-        job.deliver()
-
-
-def _marks(values: Sequence[Any]) -> str:
-    return ",".join("?" * len(values))
+def _deliver_here(group: Sequence[_Asked]) -> None:
+    for asked in group:
+        asked.deliver()
