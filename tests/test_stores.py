@@ -129,7 +129,7 @@ async def test_sqlite_reads_a_log_that_is_longer_than_its_tail_in_memory(path: P
         await write(store, put(f"k{number}"))
     lines = await gather_log(store.changes(0), 30_010)
     assert [line.key for line in lines[-10:]] == [f"k{number}" for number in range(10)]
-    assert [line.index for line in lines[:-10]] == [*range(30_000)]
+    assert [line.line for line in lines[:-10]] == [*range(30_000)]
     await store.close()
 
 

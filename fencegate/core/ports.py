@@ -36,12 +36,11 @@ class Interval(NamedTuple):
     latest: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """One line of the change log: `index` tells apart the lines of one commit."""
+class LogEntry(NamedTuple):
+    """One line of the change log: `line` tells apart those of one commit."""
 
     revision: int
-    index: int
+    line: int
     key: str
     event: bytes
 

@@ -2,9 +2,7 @@
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,7 +14,6 @@ from fencegate.core.model import (
     LOCKS,
     Acquire,
     Command,
-    Done,
     Expire,
     Floor,
     Forget,
@@ -25,18 +22,17 @@ from fencegate.core.model import (
     Leave,
     Limits,
     LockRecord,
-    Need,
     Outcome,
     Queued,
     Refused,
     Release,
-    Renewed,
     floor_entry,
     lock_entry,
 )
-from fencegate.core.ports import Ambiguous, Change, Conflict, Interval, Store, TooLate, Unavailable
-from fencegate.engine.codec import RECENT, decode, decode_line, encode, encode_line
-from fencegate.engine.lane import ABSENT, Asked, Fold, Known, Lane, Poll, fold, is_final
+from fencegate.core.ports import Interval, Store, Unavailable
+from fencegate.engine.codec import decode, decode_line
+from fencegate.engine.lane import Lane, Poll, is_final
+from fencegate.engine.lanes import Lanes
 from fencegate.engine.timer import Alarms
 
 MAX_LANES = 50_000
@@ -68,8 +64,7 @@ class Engine:
         self.clock = clock
         self.limits = limits
         self.replica = replica or clock.random_id(6)
-        self._lanes: OrderedDict[str, Lane] = OrderedDict()
-        self._floors: dict[str, Known] = {}
+        self._lanes = Lanes(store, clock, limits, self.replica, self._noticed)
         self._alarms = Alarms(clock, self._ring)
         self._work: set[asyncio.Task[None]] = set()
         self._watches: list[asyncio.Task[None]] = []
@@ -84,7 +79,7 @@ class Engine:
     async def stop_waiting(self) -> None:
         """Send every waiter away at once; places of named requests are kept for another replica or a restart."""
         self._stopping = True
-        for lane in list(self._lanes.values()):
+        for lane in self._lanes.waited_for():
             for polls in list(lane.waiting.values()):
                 for poll in polls.values():
                     if not poll.granted.done():
@@ -100,6 +95,7 @@ class Engine:
         await asyncio.sleep(0)  # whoever was sent away starts to leave
         while self._work:
             await asyncio.wait(self._work)
+        await self._lanes.drained()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -110,7 +106,7 @@ class Engine:
 
     async def run(self, command: Command) -> Outcome:
         """One command, to its end; a refusal is raised."""
-        outcome = await self._ask(command)
+        outcome = await self._lanes.ask(command)
         if isinstance(outcome, Refused):
             raise outcome.error
         return outcome
@@ -119,7 +115,7 @@ class Engine:
         """The lock, at once or within `wait_us`. A wait that ends without it keeps its place for `keep_us`."""
         settled = False
         try:
-            granted = await (self._wait_for(command, wait_us, keep_us) if command.wait else self._ask(command))
+            granted = await (self._wait_for(command, wait_us, keep_us) if command.wait else self._lanes.ask(command))
             settled = not isinstance(granted, Refused) or is_final(granted.error)
         except FencegateError as error:
             settled = is_final(error)
@@ -127,7 +123,7 @@ class Engine:
         finally:
             if not settled:  # cancelled, sent away, or unknown: neither a place nor a hold may stay behind
                 self._spawn(self._abandon(command, keep_us))
-        granted = self._in_time(granted)
+        granted = self._lanes.in_time(granted)
         if isinstance(granted, Granted):
             return granted.hold
         raise (
@@ -138,20 +134,20 @@ class Engine:
         if self._stopping:
             raise ShuttingDown("the lock service is stopping; ask again in a moment")
         deadline_us = self.clock.monotonic_us() + wait_us
-        lane = self._lane(command.lock_key)
+        lane = self._lanes.lane(command.lock_key)
         request = command.who.request
         poll = Poll(command, asyncio.get_running_loop().create_future())
         polls = lane.waiting.setdefault(request, {})
         polls[command.attempt] = poll  # before asking: no wake-up may be missed
         try:
-            outcome = await self._ask(command)
+            outcome = await self._lanes.ask(command)
             if not isinstance(outcome, Queued):
                 return outcome
             async with asyncio.timeout((deadline_us - self.clock.monotonic_us()) / 1_000_000):
                 return await poll.granted
         except TimeoutError:
             late = await self.run(Leave(command.lock_key, request, command.attempt, keep_us))
-            return late if isinstance(late, Granted) else await self._ask(replace(command, wait=False))
+            return late if isinstance(late, Granted) else await self._lanes.ask(replace(command, wait=False))
         finally:
             del polls[command.attempt]
             if not polls and lane.waiting.get(request) is polls:
@@ -160,7 +156,7 @@ class Engine:
     async def look(self, lock_key: str) -> Seen:
         """The lock as it is: a fresh load, for whoever only looks."""
         now = self.now()
-        found = await self._load([lock_entry(lock_key), floor_entry(lock_key)])
+        found = await self._lanes.load([lock_entry(lock_key), floor_entry(lock_key)])
         record, floor = found[lock_entry(lock_key)].record, found[floor_entry(lock_key)].record
         return Seen(
             record if isinstance(record, LockRecord) else None, floor.token if isinstance(floor, Floor) else 0, now
@@ -180,10 +176,7 @@ class Engine:
         return found
 
     def now(self) -> Interval:
-        interval = self.store.now()
-        if interval is None:
-            raise StoreUnavailable(f"the store {self.store.name} has no clock, and this replica can't stand in for it")
-        return interval
+        return self._lanes.now()
 
     # --- waiting ---
 
@@ -220,7 +213,7 @@ class Engine:
             try:
                 async for changes in self.store.changes(None):
                     if changes.reset:
-                        self._wake([key for key, lane in self._lanes.items() if lane.waiting])
+                        self._wake([lane.lock_key for lane in self._lanes.waited_for()])
                         continue
                     keys = {
                         entry.key.removeprefix(LOCKS)
@@ -231,7 +224,7 @@ class Engine:
             except Unavailable as error:
                 log.warning("the change stream broke: %s", error)
                 await asyncio.sleep(0.2)
-                self._wake([key for key, lane in self._lanes.items() if lane.waiting])
+                self._wake([lane.lock_key for lane in self._lanes.waited_for()])
 
     def _concerns(self, entry: str, line: bytes) -> bool:
         lane = self._lanes.get(entry.removeprefix(LOCKS))
@@ -243,6 +236,20 @@ class Engine:
             if lane is not None:
                 lane.known = None
                 self._spawn(self._quietly(Expire(lock_key)))
+
+    def _noticed(self, lane: Lane) -> None:
+        """A lock was looked at, or changed: know when time will change it, and see to those who wait for it here."""
+        if lane.known is None:
+            if lane.waiting:  # what was lost may have concerned them
+                self._alarms.set(lane.lock_key, self.clock.now_us() + LOOK_AGAIN_US)
+            return
+        record = lane.known.record
+        if isinstance(record, LockRecord):
+            at_us = wakes_at(record)
+            if at_us is not None:
+                self._alarms.set(lane.lock_key, at_us)
+        if lane.waiting:
+            self._ask_again(lane, record if isinstance(record, LockRecord) else LockRecord())
 
     def _ask_again(self, lane: Lane, record: LockRecord) -> None:
         """Queue again whoever stood here and does so no more: the place was lost, its replica thought dead, or the
@@ -273,195 +280,3 @@ class Engine:
             except FencegateError as error:
                 log.warning("the sweep over the locks failed: %s", error)
             await asyncio.sleep(SWEEP_EVERY_S)
-
-    # --- load, transition, commit ---
-
-    def _lane(self, lock_key: str) -> Lane:
-        lane = self._lanes.get(lock_key)
-        if lane is None:
-            lane = self._lanes[lock_key] = Lane(lock_key)
-            if len(self._lanes) > MAX_LANES:
-                self._evict()
-        else:
-            self._lanes.move_to_end(lock_key)
-        return lane
-
-    def _evict(self) -> None:
-        for lock_key, lane in list(zip(self._lanes, self._lanes.values(), strict=False))[:64]:
-            if not lane.busy and not lane.waiting and not lane.asked:
-                del self._lanes[lock_key]
-
-    async def _ask(self, command: Command) -> Outcome:
-        lane = self._lane(command.lock_key)
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        lane.asked.append((command, future))
-        if not lane.busy:
-            lane.busy = True
-            self._spawn(self._drive(lane))
-        return await future
-
-    async def _drive(self, lane: Lane) -> None:
-        """Until nothing is asked of this lock any more: one commit after the other."""
-        try:
-            while asked := lane.take():
-                try:
-                    await self._settle(lane, asked)
-                except FencegateError as error:
-                    self._give_up(lane, asked, error)
-                except Exception:  # whatever it is, those who ask must hear of it, and the next ones be served
-                    log.exception("the lock %r can't be handled", lane.lock_key)
-                    unknown = OutcomeUnknown("the lock can't be handled; repeat with the same requestId to find out")
-                    self._give_up(lane, asked, unknown)
-        finally:
-            lane.busy = False
-
-    def _give_up(self, lane: Lane, asked: list[Asked], error: FencegateError) -> None:
-        lane.known = None
-        self._answer(lane, asked, [Refused(error)] * len(asked))
-        if lane.waiting:  # what was lost may have concerned them
-            self._alarms.set(lane.lock_key, self.clock.now_us() + LOOK_AGAIN_US)
-
-    async def _settle(self, lane: Lane, asked: list[Asked]) -> None:
-        """Bring what was asked to its end: committed, or refused on the ground of a fresh load."""
-        commands = [command for command, _ in asked]
-        entry = lock_entry(lane.lock_key)
-        fresh: dict[str, Known] | None = None  # None: rest on what is known, and let the commit find out
-        for attempt in range(TRIES):
-            if fresh is None:
-                seen = {entry: lane.known or ABSENT}
-                if seen[entry].record is None:
-                    floor = floor_entry(lane.lock_key)
-                    seen[floor] = self._floors.get(floor, ABSENT)
-            else:
-                seen = dict(fresh)
-            now = self.now()
-            result = fold(lane, commands, seen, now, self.limits, assume_absent=fresh is None)
-            if isinstance(result, Need):
-                fresh = {**(fresh or {}), **await self._load(list(result.entries))}
-                continue
-            if not result.writes:
-                if fresh is not None:  # nothing to commit, and judged by a fresh load
-                    lane.known = fresh[entry]
-                    self._finish(lane, asked, result)
-                    return
-                fresh = await self._load(list(result.seen))
-                continue
-            try:
-                known = await self._commit(lane, result, now)
-            except (Conflict, TooLate):
-                lane.known = None
-                if attempt > 1:
-                    await asyncio.sleep(self.clock.jitter() * min(0.2, 0.002 * 2**attempt))
-                fresh = await self._load(list(result.seen))
-                continue
-            lane.known = known
-            self._finish(lane, asked, result)
-            return
-        raise StoreUnavailable("too much is going on at this lock; nothing was done, try again")
-
-    async def _load(self, entries: Sequence[str]) -> dict[str, Known]:
-        try:
-            found = await self.store.load(entries)
-        except Unavailable as error:
-            raise StoreUnavailable(str(error)) from None
-        seen = {}
-        for entry in entries:
-            stored = found.get(entry)
-            seen[entry] = Known(stored.version, *decode(entry, stored.value)) if stored is not None else ABSENT
-            if entry.startswith("floor/"):
-                self._floors[entry] = seen[entry]
-        return seen
-
-    async def _commit(self, lane: Lane, result: Fold, now: Interval) -> Known:
-        """Write the fold, on condition that all it saw is unchanged; gives the lock's entry as it is now."""
-        commit_id = self.clock.random_id(8)
-        entry = lock_entry(lane.lock_key)
-        before = result.seen.get(entry, ABSENT)
-        commits = (commit_id, *before.commits[: RECENT - 1])
-        seen, writes = result.seen, result.writes
-        changes = [Change(name, known.version, compare_only=True) for name, known in seen.items() if name not in writes]
-        for name, record in writes.items():
-            value = encode(record, commits) if record is not None else None
-            keep_until_us = record.until_us if type(record) is Done else None
-            changes.append(Change(name, seen.get(name, ABSENT).version, commit_id, value, False, keep_until_us))
-        not_after_us = min(result.not_after_us or now.latest + LAND_WITHIN_US, now.latest + LAND_WITHIN_US)
-        lines = [(entry, encode_line(self.replica, event)) for event in result.events]
-        if not lines and entry in result.writes:
-            lines = [(entry, encode_line(self.replica, None))]
-        try:
-            await self.store.commit(changes, lines, not_after_us)
-        except Unavailable as error:
-            raise StoreUnavailable(str(error)) from None
-        except Ambiguous:
-            await self._resolve(entry, before, commit_id, changes, lines, not_after_us)
-        for name, record in result.writes.items():
-            if isinstance(record, Floor):
-                self._floors[name] = Known(commit_id, record)
-        if entry not in result.writes:
-            return before
-        record = result.writes[entry]
-        return Known(commit_id, record, commits) if record is not None else ABSENT
-
-    async def _resolve(
-        self,
-        entry: str,
-        before: Known,
-        commit_id: str,
-        changes: Sequence[Change],
-        lines: Sequence[tuple[str, bytes]],
-        not_after_us: int,
-    ) -> None:
-        """Find out what became of a commit whose answer was lost. Returns when it landed; Conflict when it never will.
-
-        While the entry is unchanged the lost commit can still land, so the same commit is sent again until the entry
-        moved, one way or the other.
-        """
-        for attempt in range(RESOLVE_TRIES):
-            await asyncio.sleep(self.clock.jitter() * 0.01 * 2**attempt)
-            too_late = False
-            with suppress(Unavailable, Ambiguous, Conflict):
-                try:
-                    await self.store.commit(changes, lines, not_after_us)
-                    return
-                except TooLate:
-                    too_late = True
-            with suppress(Unavailable, StoreUnavailable):
-                found = (await self._load([entry]))[entry]
-                if commit_id in found.commits:
-                    return
-                if found.version != before.version:
-                    whole = len(found.commits) < RECENT if before.version is None else before.version in found.commits
-                    if whole:  # its commits reach back to ours, and ours is not among them
-                        raise Conflict
-                    break
-                if too_late:
-                    raise Conflict
-        raise OutcomeUnknown("the store did not say whether it was done; repeat with the same requestId to find out")
-
-    def _finish(self, lane: Lane, asked: list[Asked], result: Fold) -> None:
-        record = lane.known.record if lane.known is not None else None
-        if isinstance(record, LockRecord):
-            at_us = wakes_at(record)
-            if at_us is not None:
-                self._alarms.set(lane.lock_key, at_us)
-        self._answer(lane, asked, result.outcomes)
-        for request, granted in result.granted.items():
-            for poll in lane.waiting.get(request, {}).values():
-                poll.hear(granted)
-        if lane.waiting:
-            self._ask_again(lane, record if isinstance(record, LockRecord) else LockRecord())
-
-    def _answer(self, lane: Lane, asked: list[Asked], outcomes: Sequence[Outcome]) -> None:
-        for (command, future), outcome in zip(asked, outcomes, strict=True):
-            if isinstance(command, Acquire) and command.wait:
-                poll = lane.waiting.get(command.who.request, {}).get(command.attempt)
-                if poll is not None:
-                    poll.hear(outcome)
-            if not future.done():
-                future.set_result(self._in_time(outcome))
-
-    def _in_time(self, outcome: Outcome) -> Outcome:
-        """Nobody is told that they hold a lease that ran out while it was being committed."""
-        if isinstance(outcome, Granted | Renewed) and outcome.hold.expires_us <= self.now().latest:
-            return Refused(OutcomeUnknown("the lease ran out before it was committed; repeat with the same requestId"))
-        return outcome

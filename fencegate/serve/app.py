@@ -1,6 +1,6 @@
 """One ASGI app: the hot calls straight to their routes, and a FastAPI app for health and documentation."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -15,7 +15,7 @@ from fencegate.engine import Engine
 from fencegate.gateway import Gateway
 from fencegate.serve.page import PAGE
 from fencegate.settings import Settings
-from fencegate.web.asgi import App, Handler, Receive, Scope, Send, ThinApp
+from fencegate.web.asgi import App, Handler, Receive, Reply, Scope, Send, ThinApp
 from fencegate.web.problems import problem
 from fencegate_lockservice import openapi as lock_openapi
 from fencegate_lockservice.api import LockApi
@@ -44,6 +44,10 @@ class Application:
         if self._locks is not None and (handler := self._locks.route(method, path)) is not None:
             return handler
         return self._gateway.route(method, path) if self._gateway is not None else None
+
+    def hot(self, path: bytes, content: bytes) -> Awaitable[Reply] | None:
+        """The short way to the hottest calls; None when it is not for this one."""
+        return self._locks.hot(path, content) if self._locks is not None else None
 
     # --- life ---
 

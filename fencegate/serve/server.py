@@ -5,8 +5,9 @@ import contextlib
 import gc
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 
@@ -14,11 +15,10 @@ from fencegate import failpoint
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.env import setting
 from fencegate.serve.app import Application
-from fencegate.serve.protocol import OneWriteProtocol
+from fencegate.serve.protocol import ShortWayProtocol
 from fencegate.settings import Settings
 
 DRAIN_S = 7
-SWITCH_INTERVAL_S = 0.0005
 
 
 class _Server(uvicorn.Server):
@@ -45,8 +45,6 @@ def serve(settings: Settings, say: Callable[[str], None] = print) -> None:
     spec = setting("failpoint")
     if spec is not None:
         failpoint.arm(spec)
-    # The store's writer thread needs the interpreter for microseconds at a time; the default makes it wait for 5 ms.
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(20_000, 20, 50)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(_serve(settings, _bind(settings), say))
@@ -56,7 +54,7 @@ async def _serve(settings: Settings, sock: socket.socket, say: Callable[[str], N
     app = Application(settings)
     config = uvicorn.Config(
         app,
-        http=OneWriteProtocol,
+        http=cast(Any, partial(ShortWayProtocol, hot=app.hot)),
         lifespan="off",
         ws="none",
         access_log=False,

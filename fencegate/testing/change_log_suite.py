@@ -28,7 +28,7 @@ class ChangeLogSuite:
         await write(store, put("a"), events=2)
         await store.commit([put("silent")], [], by(store))
         await write(store, put("b"))
-        assert [(entry.index, entry.key, entry.event) for entry in await following] == [
+        assert [(entry.line, entry.key, entry.event) for entry in await following] == [
             (0, "a", b'{"n":0}'),
             (1, "a", b'{"n":1}'),
             (0, "b", b'{"n":0}'),
@@ -74,7 +74,7 @@ class ChangeLogSuite:
         lines = await live
         assert await resumed == lines
         assert await gather_log(store.changes(start), 600) == lines
-        places = [(line.revision, line.index) for line in lines]
+        places = [(line.revision, line.line) for line in lines]
         assert places == sorted(set(places))
         expected = {f"{name}-{turn}-{number}" for name in "abc" for turn in range(10) for number in range(10)}
         assert sorted(line.key for line in lines) == sorted([*expected, *expected])

@@ -134,17 +134,23 @@ class ThinApp:
             return
         request = Request(scope, receive)
         try:
-            reply = await handler(request)
-        except FencegateError as error:
-            reply = Reply.of_error(error)
+            reply = await answered(handler(request), request.path)
         except Disconnected:
             return
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            log.exception("unexpected error in %s %s", request.method, request.path[:200])
-            reply = Reply.of_error(FencegateError("an unexpected error; it was logged"))
         await _send(reply, send, head=scope["method"] == "HEAD")
+
+
+async def answered(answer: Awaitable[Reply], about: bytes) -> Reply:
+    """The answer; an error becomes its problem document, and one that nobody expected is logged."""
+    try:
+        return await answer
+    except FencegateError as error:
+        return Reply.of_error(error)
+    except (Disconnected, asyncio.CancelledError):
+        raise
+    except Exception:
+        log.exception("unexpected error in %s", about[:200])
+        return Reply.of_error(FencegateError("an unexpected error; it was logged"))
 
 
 async def _send(reply: Reply, send: Send, *, head: bool) -> None:

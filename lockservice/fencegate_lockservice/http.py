@@ -8,7 +8,7 @@ from typing import Any
 from fencegate.core.errors import InvalidInput, MethodNotAllowed, NotFound
 from fencegate.core.names import check_text
 from fencegate.web import Handler, Reply, Request, dumps
-from fencegate.web.asgi import Disconnected, decode_name, query_params
+from fencegate.web.asgi import MAX_JSON_BYTES, Disconnected, decode_name, query_params
 from fencegate.web.json import convert_value, loads
 from fencegate_lockservice.api import Answer, LockApi
 from fencegate_lockservice.bodies import AcquireBody, Body, ForceReleaseBody, ReleaseBody, RenewBody, StatusBody
@@ -21,6 +21,7 @@ _BODIES: dict[bytes, type[Body]] = {
     b"force-release": ForceReleaseBody,
     b"status": StatusBody,
 }
+_HOT = frozenset({b"acquire", b"renew", b"release"})
 _LIST = frozenset({"namespace", "prefix", "limit", "cursor"})
 _JSON_GET = [(b"cache-control", b"no-store")]
 
@@ -54,18 +55,18 @@ class LockRoutes:
             return partial(self._call, path[4:], None) if method == "POST" else partial(_wrong_method, "POST")
         return None
 
+    def hot(self, path: bytes, content: bytes) -> Awaitable[Reply] | None:
+        """The answer to a POST that doesn't wait; None for all others."""
+        if b'"wait' in content or len(content) > MAX_JSON_BYTES or not path.startswith(b"/v1/locks/"):
+            return None
+        raw_key, _, verb = path[10:].rpartition(b"/")
+        return self._at_once(verb, raw_key, content) if verb in _HOT else None
+
+    async def _at_once(self, verb: bytes, raw_key: bytes, content: bytes) -> Reply:
+        return Reply(200, dumps(await self._calls[verb](*_parsed(verb, raw_key, content))))
+
     async def _call(self, verb: bytes, raw_key: bytes | None, request: Request) -> Reply:
-        content = await request.body()
-        data = loads(content) if content else {}
-        if not isinstance(data, dict):
-            raise InvalidInput("body", "must be a JSON object")
-        if raw_key is None:
-            lock_key = data.pop("lockKey", None)
-            if not isinstance(lock_key, str):
-                raise InvalidInput("lockKey", "must be given, as a string")
-        else:
-            lock_key = raw_key.decode() if raw_key.isalnum() else decode_name(raw_key, "lockKey")
-        body = convert_value(data, _BODIES[verb])
+        lock_key, body = _parsed(verb, raw_key, await request.body())
         call = self._calls[verb](lock_key, body)
         if isinstance(body, AcquireBody) and (body.wait or body.waitMillis):
             return Reply(200, dumps(await _while_connected(call, request)))
@@ -89,6 +90,19 @@ class LockRoutes:
             cursor=asked.get("cursor", ""),
         )
         return Reply(200, dumps(found), _JSON_GET)
+
+
+def _parsed(verb: bytes, raw_key: bytes | None, content: bytes) -> tuple[str, Body]:
+    """The lock key, from the path or (None) from the body; and the rest of the body."""
+    data = loads(content) if content else {}
+    if not isinstance(data, dict):
+        raise InvalidInput("body", "must be a JSON object")
+    if raw_key is not None:
+        return decode_name(raw_key, "lockKey"), convert_value(data, _BODIES[verb])
+    lock_key = data.pop("lockKey", None)
+    if not isinstance(lock_key, str):
+        raise InvalidInput("lockKey", "must be given, as a string")
+    return lock_key, convert_value(data, _BODIES[verb])
 
 
 async def _while_connected(call: Awaitable[Answer], request: Request) -> Answer:
