@@ -12,6 +12,7 @@ from fencegate.core.model import Expire, Floor, ForceRelease, Limits, floor_entr
 from fencegate.core.ports import Change
 from fencegate.engine import Engine
 from fencegate.engine import engine as engine_module
+from fencegate.engine import lanes as lanes_module
 from fencegate.engine.codec import decode, encode_line
 from fencegate.engine.timer import Alarms
 from fencegate.testing.caller import QUICK, Caller, engines
@@ -293,7 +294,7 @@ async def test_idle_records_are_forgotten_and_tokens_go_on_above_them(
 async def test_a_replica_that_knows_many_locks_forgets_some_but_never_its_waiters(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "MAX_LANES", 20)
+    monkeypatch.setattr(lanes_module, "MAX_LANES", 20)
     async with engines(store, store, limits=PATIENT) as (one, two):
         hold = await Caller(one, "A").acquire("k")
         waiting = asyncio.ensure_future(Caller(two, "B").acquire("k", wait_s=20))

@@ -12,7 +12,7 @@ from fencegate.core.ports import Ambiguous, Change, Changes, Store, Unavailable
 from fencegate.testing.committing import OpenStore, by, gather_log, put, write
 from fencegate.testing.store_suite import StoreSuite
 from fencegate_lockservice import stores
-from fencegate_lockservice.stores import sqlite
+from fencegate_lockservice.stores import sqlite_writer
 from fencegate_lockservice.stores.memory import MemoryStore
 from fencegate_lockservice.stores.sqlite import SqliteStore
 from fencegate_lockservice.stores.sqlite_writer import Commit, Load, ReadLog, Result, Writer
@@ -96,11 +96,11 @@ async def test_sqlite_survives_input_that_it_cannot_store_and_only_that_fails(pa
 
 
 async def test_sqlite_tells_a_reset_after_its_log_was_compacted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "KEEP_LOG", 20)
-    store = SqliteStore(path)
+    monkeypatch.setattr(sqlite_writer, "KEEP_LOG", 20)
+    writer = Writer(path)
     for number in range(130):
-        await write(store, put(f"k{number}"))
-    await store.close()
+        writer.handle([Commit([put(f"k{number}")], [(f"k{number}", b"{}")], 2**62)])
+    writer.close()
     store = SqliteStore(path)
     async with asyncio.timeout(5):
         stream = store.changes(0)

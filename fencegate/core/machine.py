@@ -72,9 +72,9 @@ def transition(
     records: Mapping[str, Record | None], command: Command, now: Interval, limits: Limits = DEFAULT_LIMITS
 ) -> Step | Need:
     """What `command` does to these entries at `now`; or which entries it needs to know (None stands for 'absent')."""
-    missing = tuple(entry for entry in _entries(records, command) if entry not in records)
+    missing = [entry for entry in _entries(records, command) if entry not in records]
     if missing:
-        return Need(missing)
+        return Need(tuple(missing))
     turn = _Turn(records, command.lock_key, now, limits)
     turn.pass_time()
     outcome = _RULES[type(command)](turn, command)
@@ -97,27 +97,25 @@ def wakes_at(record: LockRecord) -> int | None:
 
 def _entries(records: Mapping[str, Record | None], command: Command) -> list[str]:
     """The entries that decide this command: the lock's own, and what is remembered beyond it."""
-    entry = lock_entry(command.lock_key)
+    lock_key = command.lock_key
+    entry = lock_entry(lock_key)
     found = [entry]
-    match command:
-        case Acquire(named=True):
-            found.append(done_entry(command.lock_key, command.who.request))
-        case Renew() | Release():
-            # Only a lock token that is not in the record leads to the past; the common case needs one entry.
-            record = records.get(entry)
-            if entry in records and not (isinstance(record, LockRecord) and _hold_of(record, command.lock_token)):
-                found.append(done_entry(command.lock_key, request_of(command.lock_token)))
-        case _:
-            pass
-    if isinstance(command, Forget) or (isinstance(command, Acquire) and _has_no_token(records, entry)):
-        found.append(floor_entry(command.lock_key))
+    if entry not in records:
+        return found
+    record = records[entry]
+    tokenless = not isinstance(record, LockRecord) or not record.last_token  # then the floor says what to mint above
+    if isinstance(command, Acquire):
+        if command.named:
+            found.append(done_entry(lock_key, command.who.request))
+        if tokenless:
+            found.append(floor_entry(lock_key))
+    elif isinstance(command, Renew | Release):
+        # Only a lock token that is not in the record leads to the past; the common case needs one entry.
+        if not (isinstance(record, LockRecord) and _hold_of(record, command.lock_token)):
+            found.append(done_entry(lock_key, request_of(command.lock_token)))
+    elif isinstance(command, Forget):
+        found.append(floor_entry(lock_key))
     return found
-
-
-def _has_no_token(records: Mapping[str, Record | None], entry: str) -> bool:
-    """Whether the record can't say what the next token must be above, so that the floor has to."""
-    record = records.get(entry, _FRESH)
-    return record is not _FRESH and not (isinstance(record, LockRecord) and record.last_token)
 
 
 def _lapsed(hold: Hold, now: Interval) -> bool:
@@ -126,7 +124,17 @@ def _lapsed(hold: Hold, now: Interval) -> bool:
 
 
 def _hold_of(record: LockRecord, lock_token: str) -> Hold | None:
-    return next((hold for hold in record.holds if hold.who.lock_token == lock_token), None)
+    for hold in record.holds:
+        if hold.who.lock_token == lock_token:
+            return hold
+    return None
+
+
+def _hold_for(record: LockRecord, request: str) -> Hold | None:
+    for hold in record.holds:
+        if hold.who.request == request:
+            return hold
+    return None
 
 
 def _is_there(waiter: Waiter) -> bool:
@@ -165,15 +173,15 @@ class _Turn:
 
     def pass_time(self) -> None:
         record = self.record
-        if any(_lapsed(hold, self.now) for hold in record.holds):
-            for hold in record.holds:
-                if _lapsed(hold, self.now):
-                    self.end(hold, Ending.EXPIRED)
+        for hold in record.holds:
+            if _lapsed(hold, self.now):
+                self.end(hold, Ending.EXPIRED)
         if record.offer is not None and record.offer.until_us <= self.now.earliest:
             self._lapse(record.offer)
-        if any(self._forgotten(waiter) for waiter in self.record.queue):
-            kept = tuple(waiter for waiter in self.record.queue if not self._forgotten(waiter))
-            self.record = replace(self.record, queue=kept)
+        if self.record.queue:
+            kept = [waiter for waiter in self.record.queue if not self._forgotten(waiter)]
+            if len(kept) < len(self.record.queue):
+                self.record = replace(self.record, queue=tuple(kept))
 
     def _lapse(self, offer: Offer) -> None:
         """An offer that nobody took: its replica is thought dead, and costs the others this one offer only."""
@@ -219,8 +227,8 @@ class _Turn:
 
     def end(self, hold: Hold, ending: Ending, reason: str | None = None) -> int:
         """Take a hold away and remember how; gives how many its owner still has."""
-        holds = tuple(other for other in self.record.holds if other is not hold)
-        left = sum(other.who.owner_id == hold.who.owner_id for other in holds)
+        holds = tuple([other for other in self.record.holds if other is not hold])
+        left = len([other for other in holds if other.who.owner_id == hold.who.owner_id])
         record = self.record
         self.record = LockRecord(record.last_token, holds, record.offer, record.queue)
         who = hold.who
@@ -238,8 +246,8 @@ class _Turn:
         record = self.record
         offer = record.offer if record.offer and record.offer.waiter.who.request != who.request else None
         queue = record.queue
-        if any(waiter.who.request == who.request for waiter in queue):
-            queue = tuple(waiter for waiter in queue if waiter.who.request != who.request)
+        if queue:
+            queue = tuple([waiter for waiter in queue if waiter.who.request != who.request])
         self.record = LockRecord(token, (*record.holds, hold), offer, queue)
         self.must_land_before(hold.expires_us)
         self.log("acquired", hold)
@@ -260,7 +268,10 @@ class _Turn:
         offer = self.record.offer
         if offer is not None and offer.waiter.who.request == request:
             return offer.waiter
-        return next((waiter for waiter in self.record.queue if waiter.who.request == request), None)
+        for waiter in self.record.queue:
+            if waiter.who.request == request:
+                return waiter
+        return None
 
     def put_waiter(self, waiter: Waiter) -> None:
         """Write a waiter back where it stands, in the offer or in the queue."""
@@ -304,7 +315,7 @@ def _acquire(turn: _Turn, command: Acquire) -> Outcome:
 
 def _repeat(turn: _Turn, who: Claimant, named: bool) -> Outcome | None:
     """The answer to an acquire that was here before; None when it is new, or waits still."""
-    hold = next((hold for hold in turn.record.holds if hold.who.request == who.request), None)
+    hold = _hold_for(turn.record, who.request)
     past = turn.past(who.request) if named and hold is None else None
     waiter = turn.find_waiter(who.request)
     before = hold.who.fingerprint if hold else past.fingerprint if past else waiter.who.fingerprint if waiter else None
@@ -354,7 +365,7 @@ def _enqueue(turn: _Turn, command: Acquire) -> Outcome:
 
 
 def _take_up(turn: _Turn, command: TakeUp) -> Outcome:
-    hold = next((hold for hold in turn.record.holds if hold.who.request == command.request), None)
+    hold = _hold_for(turn.record, command.request)
     if hold is not None:
         return Granted(hold)
     offer = turn.record.offer
@@ -364,7 +375,7 @@ def _take_up(turn: _Turn, command: TakeUp) -> Outcome:
 
 
 def _leave(turn: _Turn, command: Leave) -> Outcome:
-    hold = next((hold for hold in turn.record.holds if hold.who.request == command.request), None)
+    hold = _hold_for(turn.record, command.request)
     if hold is not None:  # the grant was faster than the one who left
         return Granted(hold)
     waiter = turn.find_waiter(command.request)

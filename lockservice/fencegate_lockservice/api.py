@@ -25,6 +25,17 @@ MAX_PAGE = 1000
 SCAN_PAGE = 500
 MAX_SCANNED = 20_000
 
+_NOT_YET = (
+    ("mode", "exclusive"),
+    ("priority", 0),
+    ("limit", None),
+    ("hierarchical", False),
+    ("sessionId", None),
+    ("lockDelayMillis", None),
+    ("maxHoldMillis", None),
+)
+"""What is understood, and refused unless it says what is so anyway."""
+
 Answer = dict[str, Any]
 T = TypeVar("T")
 
@@ -67,17 +78,8 @@ class LockApi:
             check_text("requestId", asked.requestId)
         if asked.metadata is not None and len(_encode(asked.metadata)) > MAX_METADATA_BYTES:
             raise InvalidInput("metadata", f"must be at most {MAX_METADATA_BYTES} bytes of JSON")
-        later = {
-            "mode": asked.mode != "exclusive",
-            "priority": asked.priority != 0,
-            "limit": asked.limit is not None,
-            "hierarchical": asked.hierarchical,
-            "sessionId": asked.sessionId is not None,
-            "lockDelayMillis": bool(asked.lockDelayMillis),
-            "maxHoldMillis": asked.maxHoldMillis is not None,
-        }
-        for feature, wanted in later.items():
-            if wanted:
+        for feature, plain in _NOT_YET:
+            if getattr(asked, feature) != plain:
                 self._refuse(feature)
 
     def _refuse(self, feature: str) -> None:

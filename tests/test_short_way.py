@@ -1,0 +1,126 @@
+"""The short way for hot calls: taken only by what is surely one plain request, and never told from the long one."""
+
+import socket
+import threading
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from fencegate.serve.protocol import plain_post
+from tests.servers import MakeServer, Server
+
+_PLAIN = b"POST /v1/locks/a/acquire HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def test_a_plain_post_is_recognised() -> None:
+    assert plain_post(_PLAIN) == (b"/v1/locks/a/acquire", b"{}")
+    assert plain_post(_PLAIN.replace(b"Host: x", b"Connection: keep-alive\r\nHost:x")) is not None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _PLAIN[:-1],
+        _PLAIN + b"x",
+        _PLAIN + _PLAIN,
+        _PLAIN.replace(b"Content-Length: 2", b"Content-Length: 2\r\nContent-Length: 2"),
+        _PLAIN.replace(b"Content-Length: 2", b"Content-Length: 2\r\nContent-Length : 3"),
+        _PLAIN.replace(b"Content-Length: 2", b"Content-Length: +2"),
+        _PLAIN.replace(b"Content-Length: 2", b"Content-Length: 2,2"),
+        _PLAIN.replace(b"Content-Length: 2", b"X-Content-Length: 2"),
+        _PLAIN.replace(b"Host: x", b"Transfer-Encoding: chunked"),
+        _PLAIN.replace(b"Host: x", b"transfer-ENCODING: identity"),
+        _PLAIN.replace(b"Host: x", b"Host: x\r\n\tfolded"),
+        _PLAIN.replace(b"Host: x", b"Connection: close"),
+        _PLAIN.replace(b"Host: x", b"Connection: keep-alive, close"),
+        _PLAIN.replace(b"Host: x", b"Expect: 100-continue"),
+        _PLAIN.replace(b"Host: x", b"Upgrade: h2c"),
+        _PLAIN.replace(b"Host: x", b"Host: \x00"),
+        _PLAIN.replace(b"Host: x", b"Ho st: x"),
+        _PLAIN.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        _PLAIN.replace(b"POST", b"GET"),
+        _PLAIN.replace(b"/a/", b"/a b/"),
+        _PLAIN.replace(b"/acquire", b"/acquire?x=1"),
+        _PLAIN.replace(b"\r\n", b"\n"),
+        b"",
+    ],
+)
+def test_whatever_is_not_plain_goes_the_long_way(data: bytes) -> None:
+    assert plain_post(data) is None
+
+
+def _exchange(server: Server, *pieces: bytes, answers: int) -> bytes:
+    """Send the pieces one by one over one connection, and read until so many answers have come."""
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for piece in pieces:
+            connection.sendall(piece)
+            threading.Event().wait(0.05)
+        received = b""
+        while received.count(b"HTTP/1.1 ") < answers or not received.rstrip().endswith(b"}"):
+            received += connection.recv(65536)
+    return received
+
+
+def _post(key: str, verb: str = "acquire", body: bytes = b"{}") -> bytes:
+    return f"POST /v1/locks/{key}/{verb} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def test_both_ways_alternate_on_one_connection(server: Server) -> None:
+    get = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    received = _exchange(server, _post("short:1"), get, _post("short:2"), get, _post("short:1"), answers=5)
+    statuses = [part.split(b" ")[0] for part in received.split(b"HTTP/1.1 ")[1:]]
+    assert statuses == [b"200", b"200", b"200", b"200", b"409"]
+
+
+def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
+    received = _exchange(server, _post("pipe:1"), answers=1)
+    assert received.startswith(b"HTTP/1.1 200")
+    both = _exchange(server, _post("pipe:2") + _post("pipe:2") + _post("pipe:3"), answers=3)
+    assert [part.split(b" ")[0] for part in both.split(b"HTTP/1.1 ")[1:]] == [b"200", b"409", b"200"]
+
+
+def test_a_request_cut_anywhere_is_one_request(server: Server) -> None:
+    for cut in (1, 10, 40, 62, len(_post("cut:00")) - 1):
+        key = f"cut:{cut:02d}"
+        whole = _post(key)
+        assert b" 200 OK" in _exchange(server, whole[:cut], whole[cut:], answers=1)
+
+
+def test_a_request_hidden_in_a_header_of_another_is_not_a_request(server: Server, http: httpx.Client) -> None:
+    """What the long way has begun to read is its to finish, however much the rest looks like a request of its own."""
+    hidden = _post("hidden:1")
+    _exchange(server, b"GET /livez HTTP/1.1\r\nHost: x\r\nX: ", hidden.replace(b"{}", b"") + b"\r\n", answers=1)
+    assert http.get("/v1/locks/hidden:1").status_code == 404
+
+
+def test_an_answer_has_the_same_headers_both_ways(http: httpx.Client) -> None:
+    short = http.post("/v1/locks/headers:1/acquire", content=b"{}", headers={"connection": "keep-alive"})
+    long = http.post("/v1/locks/headers:2/acquire", content=b"{}", headers={"connection": "close"})
+    assert short.status_code == long.status_code == 200
+    assert set(long.headers) - {"connection"} == set(short.headers) - {"connection"}
+
+
+def test_sigterm_finishes_what_came_the_short_way(make_server: MakeServer) -> None:
+    server = make_server()
+    outcomes: list[int] = []
+
+    def hammer(number: int) -> None:
+        with httpx.Client(base_url=server.url, timeout=10) as client:
+            try:
+                while True:
+                    outcomes.append(client.post(f"/v1/locks/k{number}/acquire", json={"ttlMillis": 1000}).status_code)
+            except httpx.HTTPError:
+                return
+
+    threads = [threading.Thread(target=hammer, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    threading.Event().wait(0.5)
+    assert server.terminate() == 0
+    for thread in threads:
+        thread.join()
+    assert set(outcomes) <= {200, 409, 503}
+    assert 200 in outcomes
