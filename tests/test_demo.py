@@ -114,7 +114,9 @@ def test_a_folder_and_a_store_in_use_before_keep_what_they_had(tmp_path: Path) -
     assert [path.name for path in folder.rglob("*")] == ["mine.txt"]
     with sqlite3.connect(locks) as store:
         assert store.execute("SELECT key FROM entries WHERE key LIKE 'lock/%'").fetchall() == [("lock/mine",)]
-        assert store.execute("SELECT count(*) FROM entries WHERE key LIKE '%demo-%'").fetchone() == (0,)
+        assert store.execute("SELECT count(*) FROM entries WHERE key > char(2) AND key LIKE '%demo-%'").fetchone() == (
+            0,
+        )
     store.close()
 
 

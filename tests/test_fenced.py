@@ -467,7 +467,7 @@ where, token = sys.argv[2], int(sys.argv[3])
 
 def stop(at):
     if at == where:
-        os.kill(os.getpid(), signal.SIGSTOP)
+        signal.raise_signal(signal.SIGSTOP)
 
 def bump(session):
     seen = session.execute(text("SELECT text FROM notes WHERE id = 1")).scalar_one()

@@ -50,7 +50,7 @@ rows = opened()
 
 @event.listens_for(rows._engine, "savepoint")
 def stop(connection, name):
-    os.kill(os.getpid(), signal.SIGSTOP)
+    signal.raise_signal(signal.SIGSTOP)
 
 write(rows, 7, "k", {"of": 7})
 say("written")
