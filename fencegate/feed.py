@@ -26,6 +26,13 @@ class _Follower:
         self.woken = False
 
 
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 class Feed:
     """Published to by whoever commits, on any thread; followed from any event loop."""
 
@@ -67,9 +74,13 @@ class Feed:
         self._call(sleeping)
 
     def _call(self, followers: Sequence[_Follower]) -> None:
+        here = _running_loop()
         for follower in followers:
             try:
-                follower.loop.call_soon_threadsafe(follower.event.set)
+                if follower.loop is here:  # no need to wake the loop that we are in
+                    follower.event.set()
+                else:
+                    follower.loop.call_soon_threadsafe(follower.event.set)
             except RuntimeError:  # its loop was closed under it
                 self._forget(follower)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencegate.core.machine import live_hold, transition, wakes_at
+from fencegate.core.machine import live_holds, transition, wakes_at
 from fencegate.core.model import (
     Acquire,
     Claimant,
@@ -219,9 +219,9 @@ def test_a_record_is_as_good_as_its_bytes() -> None:
 
 def test_a_hold_that_ran_out_is_not_seen_though_nobody_noticed() -> None:
     record = held_by(A, until=10)
-    assert live_hold(record, at(9.999999)) == record.holds[0]
-    assert live_hold(record, at(10)) is None
-    assert live_hold(record, at(9.5, 1)) == record.holds[0]
+    assert live_holds(record, at(9.999999)) == [*record.holds]
+    assert live_holds(record, at(10)) == []
+    assert live_holds(record, at(9.5, 1)) == [*record.holds]
 
 
 def test_time_alone_next_changes_something_when_a_lease_or_an_offer_ends() -> None:

@@ -82,9 +82,9 @@ def transition(
     return turn.step(outcome)
 
 
-def live_hold(record: LockRecord, now: Interval) -> Hold | None:
-    """The hold that counts now, for whoever only looks: the first one whose lease has not run out."""
-    return next((hold for hold in record.holds if not _lapsed(hold, now)), None)
+def live_holds(record: LockRecord, now: Interval) -> list[Hold]:
+    """The holds that count now, for whoever only looks: those whose lease has not run out."""
+    return [hold for hold in record.holds if not _lapsed(hold, now)]
 
 
 def wakes_at(record: LockRecord) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from fencegate.core.errors import InvalidInput, NotSupported, OutcomeUnknown
-from fencegate.core.machine import free, live_hold
+from fencegate.core.machine import free, live_holds
 from fencegate.core.model import Acquire, Claimant, ForceRelease, Hold, LockRecord, Release, Released, Renew, Renewed
 from fencegate.core.names import check_lock_key, check_text, namespace
 from fencegate.core.ports import Interval
@@ -186,9 +186,10 @@ def _in(lock_key: str, wanted: str) -> bool:
 
 
 def _describe(lock_key: str, record: LockRecord, now: Interval) -> Answer | None:
-    hold = live_hold(record, now)
-    if hold is None:
+    holds = live_holds(record, now)
+    if not holds:
         return None
+    hold = holds[0]
     holders = [
         {
             "ownerId": other.who.owner_id,
@@ -196,8 +197,7 @@ def _describe(lock_key: str, record: LockRecord, now: Interval) -> Answer | None
             "expiresAt": other.expires_us // 1000,
             "metadata": other.who.metadata,
         }
-        for other in record.holds
-        if other.expires_us > now.earliest
+        for other in holds
     ]
     return {
         "lockKey": lock_key,
