@@ -4,6 +4,7 @@ A decision is made on a view of the store, which may be old, and committed some 
 saw is unchanged. FENCEGATE_EXAMPLES in the environment asks for a longer run.
 """
 
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from fencegate.core.model import (
     Renewed,
     Step,
     TakeUp,
+    Terms,
     done_entry,
     floor_entry,
     lock_entry,
@@ -42,7 +44,7 @@ from fencegate.core.ports import Interval
 
 SECOND = 1_000_000
 LIMITS = Limits(
-    max_waiters=4,
+    max_holders=6, max_waiters=4,
     max_polls=3,
     max_reentrancy=3,
     offer_us=3 * SECOND,
@@ -60,6 +62,27 @@ names = st.sampled_from(["n1", "n2", "n3", "n4"])
 ttls = st.integers(1, MAX_TTL_S)
 picks = st.integers(0, 1000)
 flags = st.booleans()
+# A run keeps to a few kinds of terms: drawn from all of them, those that meet would seldom have to do with each other.
+palettes = st.sampled_from(
+    [
+        [None],
+        [Terms(limit=2), Terms(limit=2), None],
+        [Terms(shared=True), None],
+        [Terms(shared=True), Terms(shared=True, priority=1), Terms(priority=2), None],
+        [Terms(lock_delay_us=2 * SECOND), Terms(shared=True, lock_delay_us=SECOND), None],
+        [Terms(max_hold_us=6 * SECOND), Terms(limit=2, max_hold_us=3 * SECOND), Terms(priority=-1)],
+    ]
+)
+
+
+def together(one: Hold, other: Hold) -> bool:
+    """Whether these two may hold a lock at the same time."""
+    ours, theirs = one.who.terms, other.who.terms
+    if one.who.owner_id == other.who.owner_id and one.token == other.token:
+        return one.slot == other.slot
+    if ours.limit and theirs.limit:
+        return one.slot != other.slot and one.token != other.token
+    return ours.shared and theirs.shared and one.token == other.token
 
 
 @dataclass
@@ -82,6 +105,8 @@ class Truth:
     ended: set[str] = field(default_factory=set)
     settled: dict[str, int] = field(default_factory=dict)
     """Until when a named request may not take the lock again."""
+    closed_until_us: int = 0
+    """Until when nobody may, after it was lost."""
 
 
 class Locks(RuleBasedStateMachine):
@@ -103,10 +128,12 @@ class Locks(RuleBasedStateMachine):
         self.tokens_known: list[tuple[str, str, str]] = []
         """Lock keys, lock tokens and owners that somebody was told of."""
         self.dead: set[str] = set()
+        self.palette: list[Terms | None] = [None]
 
-    @initialize(width_s=st.sampled_from([0, 0, 1, 2]))
-    def know_the_time(self, width_s: int) -> None:
+    @initialize(width_s=st.sampled_from([0, 0, 1, 2]), palette=palettes)
+    def begin(self, width_s: int, palette: list[Terms | None]) -> None:
         self.width_us = width_s * SECOND
+        self.palette = palette
 
     # --- time and faults ---
 
@@ -147,18 +174,34 @@ class Locks(RuleBasedStateMachine):
 
     # --- commands ---
 
-    @rule(key=keys, owner=owners, replica=replicas, ttl_s=ttls, wait=flags, reentrant=flags, later=flags)
-    def acquire(self, key: str, owner: str, replica: str, ttl_s: int, wait: bool, reentrant: bool, later: bool) -> None:
-        who = self.claimant(f"u{self.new_id()}", owner, ttl_s)
-        self.ask(Acquire(key, who, replica, f"p{self.new_id()}", wait, False, reentrant), later)
+    @rule(key=keys, owner=owners, replica=replicas, ttl_s=ttls, pick=picks, wait=flags, again=flags, later=flags)
+    def acquire(
+        self, key: str, owner: str, replica: str, ttl_s: int, pick: int, wait: bool, again: bool, later: bool
+    ) -> None:
+        special = self.palette[pick % len(self.palette)]
+        who = self.claimant(f"u{self.new_id()}", owner, ttl_s, special)
+        self.ask(Acquire(key, who, replica, f"p{self.new_id()}", wait, False, again), later)
+
+    @rule(key=keys, replica=replicas, asks=st.lists(st.tuples(owners, picks, flags, flags), min_size=2, max_size=5))
+    def rush(self, key: str, replica: str, asks: list[tuple[str, int, bool, bool]]) -> None:
+        """Several who come at once: else they would seldom have to do with each other."""
+        for owner, pick, wait, again in asks:
+            self.acquire(key, owner, replica, MAX_TTL_S, pick, wait, again, False)
+
+    @rule(key=keys, seconds=st.sampled_from([0.0, 0.5, 1.5]))
+    def let_the_lease_run_out(self, key: str, seconds: float) -> None:
+        """To right after the end of a lease, when what comes next is decided."""
+        ends = [hold.expires_us for hold in self.records().get(key, LockRecord()).holds]
+        self.clock_us = max([self.clock_us, *ends]) + self.width_us + int(seconds * SECOND)
+        self.run(Expire(key))
 
     @rule(key=keys, name=names, replica=replicas, wait=flags, ttl_s=st.sampled_from([5, 5, 5, 4]), later=flags)
     def acquire_by_name(self, key: str, name: str, replica: str, wait: bool, ttl_s: int, later: bool) -> None:
         who = self.claimant(name, f"owner of {name}", ttl_s)
         self.ask(Acquire(key, who, replica, f"p{self.new_id()}", wait, named=True), later)
 
-    def claimant(self, request: str, owner: str, ttl_s: int) -> Claimant:
-        return Claimant(request, f"{request}.{self.new_id()}", owner, ttl_s * SECOND, f"{ttl_s}")
+    def claimant(self, request: str, owner: str, ttl_s: int, special: Terms | None = None) -> Claimant:
+        return Claimant(request, f"{request}.{self.new_id()}", owner, ttl_s * SECOND, f"{ttl_s}", special=special)
 
     def ask(self, command: Acquire, later: bool) -> None:
         if command.replica in self.dead:
@@ -275,11 +318,12 @@ class Locks(RuleBasedStateMachine):
             assert hold.expires_us > self.clock_us, "I5: the lease had run out when it was committed"
             assert hold.who.lock_token not in truth.ended, "a lease that was over came back"
             kin = [other for other in after.values() if other is not hold and other not in started]
-            if kin:
-                assert {(other.who.owner_id, other.token) for other in kin} == {(hold.who.owner_id, hold.token)}
-            else:
+            assert all(together(hold, other) for other in kin), "I1: two who conflict"
+            if not any(hold.token == other.token for other in kin):
                 assert hold.token > max(truth.tokens, default=0), "I1: tokens rise"
                 truth.tokens.append(hold.token)
+            if self.steady and not any(hold.who.owner_id == other.who.owner_id for other in kin):
+                assert decision.now.latest >= truth.closed_until_us, "given again before the lock-delay was over"
             if self.steady and hold.who.request in truth.settled:
                 assert decision.now.earliest >= truth.settled[hold.who.request], "a settled request took the lock again"
         for token, hold in truth.live.items():
@@ -288,6 +332,8 @@ class Locks(RuleBasedStateMachine):
                 truth.settled[hold.who.request] = decision.now.latest + LIMITS.retention_us
                 if self.steady and not self.was_ended(decision, hold):
                     assert hold.expires_us <= self.clock_us, "taken from somebody whose lease still ran"
+                    delay_us = hold.who.terms.lock_delay_us
+                    truth.closed_until_us = max(truth.closed_until_us, delay_us and hold.expires_us + delay_us)
             elif after[token].expires_us != hold.expires_us:
                 assert hold.expires_us > self.clock_us, "a lease that had run out was renewed"
                 assert after[token].expires_us > hold.expires_us, "a renewal never shortens"
@@ -317,11 +363,25 @@ class Locks(RuleBasedStateMachine):
         return {key: record for key, record in found.items() if isinstance(record, LockRecord)}
 
     @invariant()
-    def one_holder_and_one_token(self) -> None:
+    def who_holds_may_hold_together(self) -> None:
         for record in self.records().values():
-            assert len({(hold.who.owner_id, hold.token) for hold in record.holds}) <= 1
-            assert not (record.holds and record.offer), "an offer counts as a hold"
+            assert all(together(one, other) for one, other in itertools.combinations(record.holds, 2))
             assert all(hold.token <= record.last_token for hold in record.holds)
+            for hold in record.holds:
+                terms = hold.who.terms
+                assert hold.slot is None if not terms.limit else hold.slot in range(terms.limit)
+                assert not terms.max_hold_us or hold.expires_us <= hold.granted_us + terms.max_hold_us
+            if record.offer is not None:  # it counts as a hold
+                wanted = record.offer.waiter.who.terms
+                for hold in record.holds:
+                    assert (wanted.shared and hold.who.terms.shared) or (wanted.limit == hold.who.terms.limit > 0)
+                assert not wanted.limit or len({hold.slot for hold in record.holds}) < wanted.limit
+
+    @invariant()
+    def the_queue_is_in_the_order_of_priority(self) -> None:
+        for record in self.records().values():
+            priorities = [waiter.who.terms.priority for waiter in record.queue if not waiter.suspect_us]
+            assert priorities == sorted(priorities, reverse=True)
 
     @invariant()
     def a_request_is_there_once(self) -> None:
@@ -338,7 +398,7 @@ class Locks(RuleBasedStateMachine):
     def records_are_bounded(self) -> None:
         for record in self.records().values():
             assert len(record.queue) <= LIMITS.max_waiters + 1
-            assert len(record.holds) <= LIMITS.max_reentrancy
+            assert len(record.holds) <= LIMITS.max_holders
             assert all(len(waiter.attempts) <= LIMITS.max_polls for waiter in record.queue)
 
     # --- I6: after the faults stop, whoever waits gets the lock ---
@@ -348,7 +408,7 @@ class Locks(RuleBasedStateMachine):
         self.clock_us = max(self.clock_us, self.highest_us)  # a clock that went back is a fault too
         for key in KEYS:
             waiting = {place for place in self.polls if place[0] == key}
-            patience_s = MAX_TTL_S + 4 * LIMITS.offer_us // SECOND + self.width_us // SECOND * 5 + 1
+            patience_s = MAX_TTL_S + 4 + 4 * LIMITS.offer_us // SECOND + self.width_us // SECOND * 5 + 1
             end_us = self.clock_us + patience_s * SECOND
             while waiting & set(self.polls) and self.clock_us < end_us:
                 self.tend_all(key)

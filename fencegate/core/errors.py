@@ -47,6 +47,12 @@ class LockExpired(FencegateError):
     code = "LOCK_EXPIRED"
 
 
+class MaxHoldReached(FencegateError):
+    """The lease can't be lengthened any more: it was held for as long as its acquire allowed. Finish, and release."""
+
+    code = "MAX_HOLD_REACHED"
+
+
 class LockLost(FencegateError):
     """The lease was lost while you worked: what you did after that may have been refused by the resource."""
 
@@ -224,6 +230,7 @@ HTTP_STATUS: Final[Mapping[type[FencegateError], tuple[int, str]]] = {
     LockHeld: (409, "The lock is held by another"),
     NotOwner: (403, "Not the owner of this lock"),
     LockExpired: (409, "The lease ran out"),
+    MaxHoldReached: (409, "Held for as long as allowed"),
     LockLost: (409, "The lock was lost"),
     LockFree: (404, "Nobody holds this lock"),
     RequestIdReused: (409, "This requestId was used with another body"),

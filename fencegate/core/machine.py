@@ -20,9 +20,11 @@ from dataclasses import replace
 from typing import Any
 
 from fencegate.core.errors import (
+    InvalidInput,
     LockExpired,
     LockFree,
     LockHeld,
+    MaxHoldReached,
     NotOwner,
     RequestIdReused,
     TooManyWaiters,
@@ -57,6 +59,7 @@ from fencegate.core.model import (
     Renewed,
     Step,
     TakeUp,
+    Terms,
     Waiter,
     done_entry,
     floor_entry,
@@ -92,6 +95,8 @@ def wakes_at(record: LockRecord) -> int | None:
     times = [hold.expires_us for hold in record.holds]
     if record.offer is not None:
         times.append(record.offer.until_us)
+    elif record.closed_until_us and record.queue:
+        times.append(record.closed_until_us)
     return min(times, default=None)
 
 
@@ -140,6 +145,21 @@ def _hold_for(record: LockRecord, request: str) -> Hold | None:
 def _is_there(waiter: Waiter) -> bool:
     """Whether somebody stands at this place who could take the lock now."""
     return bool(waiter.attempts) and not waiter.suspect_us
+
+
+def _fits(record: LockRecord, who: Claimant, now: Interval) -> bool:
+    """Whether `who` may hold the lock beside those who do, and the one whom it is offered to."""
+    if record.closed_until_us > now.earliest:
+        return False
+    others = [hold.who for hold in record.holds]
+    if record.offer is not None and record.offer.waiter.who.request != who.request:
+        others.append(record.offer.waiter.who)
+    if not others:
+        return True
+    terms = who.terms
+    if terms.limit:
+        return len(others) < terms.limit and all(other.terms.limit == terms.limit for other in others)
+    return terms.shared and all(other.terms.shared for other in others)
 
 
 class _Turn:
@@ -198,10 +218,12 @@ class _Turn:
 
     def hand_over(self) -> None:
         record = self.record
-        if record.holds or record.offer is not None or not record.queue:
+        if record.offer is not None or not record.queue:
             return
         for place, waiter in enumerate(record.queue):
-            if _is_there(waiter):
+            if _is_there(waiter):  # the first who is there gets it, or nobody: else a writer would wait for ever
+                if not _fits(record, waiter.who, self.now):
+                    return
                 queue = record.queue[:place] + record.queue[place + 1 :]
                 offer = Offer(waiter, self.now.latest + self.limits.offer_us)
                 self.record = replace(record, offer=offer, queue=queue)
@@ -230,8 +252,14 @@ class _Turn:
         holds = tuple([other for other in self.record.holds if other is not hold])
         left = len([other for other in holds if other.who.owner_id == hold.who.owner_id])
         record = self.record
-        self.record = LockRecord(record.last_token, holds, record.offer, record.queue)
         who = hold.who
+        closed_until_us = record.closed_until_us
+        if who.special is not None and who.special.lock_delay_us and ending is not Ending.RELEASED:
+            lost_us = hold.expires_us if ending is Ending.EXPIRED else self.now.latest
+            closed_until_us = max(closed_until_us, lost_us + who.special.lock_delay_us)
+        self.record = LockRecord(
+            record.last_token, holds, record.offer, record.queue, record.touched_us, closed_until_us
+        )
         until_us = self.now.latest + self.limits.retention_us
         self.writes[done_entry(self._lock_key, who.request)] = Done(
             ending, who.lock_token, who.owner_id, who.fingerprint, hold.token, left, until_us, reason
@@ -240,18 +268,35 @@ class _Turn:
         return left
 
     def grant(self, who: Claimant, shared_with: Hold | None = None) -> Granted:
-        token = shared_with.token if shared_with else self._mint()
-        now = self.now.latest
-        hold = Hold(who, token, now, now + who.ttl_us)
         record = self.record
+        now = self.now.latest
+        expires_us, slot = now + who.ttl_us, None
+        if who.special is not None:
+            expires_us, slot = self._special(who.special, expires_us, shared_with)
+            if shared_with is None and who.special.shared and record.holds:
+                shared_with = record.holds[0]  # the group is open: its token serves all who join
+        token = shared_with.token if shared_with else self._mint()
+        hold = Hold(who, token, now, expires_us, 0, slot)
         offer = record.offer if record.offer and record.offer.waiter.who.request != who.request else None
         queue = record.queue
         if queue:
             queue = tuple([waiter for waiter in queue if waiter.who.request != who.request])
-        self.record = LockRecord(token, (*record.holds, hold), offer, queue)
+        last = max(record.last_token, token)
+        self.record = LockRecord(last, (*record.holds, hold), offer, queue)
         self.must_land_before(hold.expires_us)
         self.log("acquired", hold)
         return Granted(hold)
+
+    def _special(self, terms: Terms, expires_us: int, own: Hold | None) -> tuple[int, int | None]:
+        """When a hold on these terms ends at the latest, and which slot it has."""
+        if terms.max_hold_us:
+            expires_us = min(expires_us, self.now.latest + terms.max_hold_us)
+        if not terms.limit:
+            return expires_us, None
+        if own is not None:
+            return expires_us, own.slot
+        taken = {hold.slot for hold in self.record.holds}
+        return expires_us, next(slot for slot in range(terms.limit) if slot not in taken)
 
     def _mint(self) -> int:
         last = self.record.last_token or self.floor
@@ -287,8 +332,9 @@ class _Turn:
         entry = lock_entry(self._lock_key)
         if entry not in self.writes and self.changed:
             record = self.record
+            closed_until_us = record.closed_until_us if record.closed_until_us > self.now.earliest else 0
             self.writes[entry] = LockRecord(
-                record.last_token, record.holds, record.offer, record.queue, self.now.earliest
+                record.last_token, record.holds, record.offer, record.queue, self.now.earliest, closed_until_us
             )
         return Step(outcome, self.writes, tuple(self.events), self.not_after)
 
@@ -303,12 +349,16 @@ def _acquire(turn: _Turn, command: Acquire) -> Outcome:
         return repeat
     record = turn.record
     if command.reentrant:
-        own = next((hold for hold in record.holds if hold.who.owner_id == who.owner_id), None)
+        own = next((hold for hold in record.holds if _same_terms(hold.who, who)), None)
         if own is not None:
             if len(record.holds) >= turn.limits.max_reentrancy:
                 return Refused(TooManyWaiters(f"held {len(record.holds)} times over by its owner; that is the limit"))
             return turn.grant(who, shared_with=own)
-    if not record.holds and _is_next(record, who.request):
+    if who.special is not None and who.special.limit and (other := _other_limit(record, who.special.limit)):
+        return Refused(InvalidInput("limit", f"this lock is used with a limit of {other}; agree on one"))
+    if _is_next(record, who) and _fits(record, who, turn.now):
+        if len(record.holds) >= turn.limits.max_holders:
+            return Refused(TooManyWaiters(f"{len(record.holds)} hold this lock already; that is the limit"))
         return turn.grant(who)
     return _enqueue(turn, command) if command.wait else Refused(_held(turn.record, turn.now))
 
@@ -328,16 +378,29 @@ def _repeat(turn: _Turn, who: Claimant, named: bool) -> Outcome | None:
     return None
 
 
-def _is_next(record: LockRecord, request: str) -> bool:
-    """Whether nobody who is there to take the lock comes before `request`."""
-    if record.offer is not None:
-        return record.offer.waiter.who.request == request
+def _is_next(record: LockRecord, who: Claimant) -> bool:
+    """Whether nobody who is there to take the lock comes before `who`."""
+    if record.offer is not None and record.offer.waiter.who.request == who.request:
+        return True
+    priority = who.terms.priority
     for waiter in record.queue:
-        if waiter.who.request == request:
+        if waiter.who.request == who.request:
             return True
-        if _is_there(waiter):
+        if _is_there(waiter) and waiter.who.terms.priority >= priority:
             return False
     return True
+
+
+def _same_terms(held: Claimant, who: Claimant) -> bool:
+    """Whether a re-entrant acquire is of the same kind as what its owner holds: a reader can't slip in as a writer."""
+    ours, theirs = who.terms, held.terms
+    return held.owner_id == who.owner_id and (ours.shared, ours.limit) == (theirs.shared, theirs.limit)
+
+
+def _other_limit(record: LockRecord, limit: int) -> int:
+    """A limit other than this one that the lock is used with now; 0 when there is none."""
+    users = [hold.who for hold in record.holds] + [waiter.who for waiter in record.queue]
+    return next((user.terms.limit for user in users if user.terms.limit not in (0, limit)), 0)
 
 
 def _enqueue(turn: _Turn, command: Acquire) -> Outcome:
@@ -354,7 +417,7 @@ def _enqueue(turn: _Turn, command: Acquire) -> Outcome:
         if len(record.queue) >= turn.limits.max_waiters:
             return Refused(TooManyWaiters(f"{len(record.queue)} are waiting for this lock already"))
         waiter = Waiter(command.who, command.replica, (command.attempt,))
-        turn.record = replace(record, queue=(*record.queue, waiter))
+        turn.record = replace(record, queue=_queued(record.queue, waiter))
         turn.events.append(Event("queued", command.lock_key, command.who.owner_id, 0, turn.now.earliest))
     ahead = 0
     for other in turn.record.queue:
@@ -362,6 +425,14 @@ def _enqueue(turn: _Turn, command: Acquire) -> Outcome:
             break
         ahead += 1
     return Queued(ahead)
+
+
+def _queued(queue: tuple[Waiter, ...], waiter: Waiter) -> tuple[Waiter, ...]:
+    """Behind all of the same or a higher priority."""
+    place = len(queue)
+    while place and queue[place - 1].who.terms.priority < waiter.who.terms.priority:
+        place -= 1
+    return (*queue[:place], waiter, *queue[place:])
 
 
 def _take_up(turn: _Turn, command: TakeUp) -> Outcome:
@@ -406,6 +477,15 @@ def _renew(turn: _Turn, command: Renew) -> Outcome:
     ttl_us = command.ttl_us or hold.who.ttl_us
     turn.must_land_before(hold.expires_us)
     expires_us = max(hold.expires_us, turn.now.latest + ttl_us)
+    max_hold_us = hold.who.terms.max_hold_us
+    if max_hold_us:
+        expires_us = min(expires_us, hold.granted_us + max_hold_us)
+        if expires_us <= hold.expires_us:
+            return Refused(
+                MaxHoldReached(
+                    f"held for maxHoldMillis ({max_hold_us // 1000}) in all; finish before the lease runs out"
+                )
+            )
     renewed = replace(hold, expires_us=expires_us, renewals=hold.renewals + 1)
     holds = tuple(renewed if other is hold else other for other in turn.record.holds)
     turn.record = replace(turn.record, holds=holds)
@@ -472,14 +552,18 @@ def free(lock_key: str, highest: int) -> LockFree:
 
 def _held(record: LockRecord, now: Interval) -> LockHeld:
     if record.holds:
-        hold = record.holds[0]
-        owner, until_us = hold.who.owner_id, hold.expires_us
+        owner, until_us = record.holds[0].who.owner_id, min(hold.expires_us for hold in record.holds)
     elif record.offer is not None:
         owner, until_us = record.offer.waiter.who.owner_id, record.offer.until_us
+    elif record.closed_until_us > now.earliest:
+        owner, until_us = None, record.closed_until_us
     else:  # it came free just now, and goes to the first who waits
         owner, until_us = next(w.who.owner_id for w in record.queue if _is_there(w)), now.latest
     retry_ms = max(1, -(-(until_us - now.earliest) // 1000))
-    return LockHeld("the lock is held; wait for it, or come back later", currentOwner=owner, retryAfterMillis=retry_ms)
+    why = "the lock is held; wait for it, or come back later"
+    if owner is None:
+        why = "the lock was lost by its holder, who asked for a pause before it is given again"
+    return LockHeld(why, currentOwner=owner, retryAfterMillis=retry_ms)
 
 
 _ENDINGS = {

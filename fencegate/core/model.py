@@ -39,6 +39,25 @@ def request_of(lock_token: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """How a lock is asked for, where that is more than 'alone, and after those who came before'."""
+
+    shared: bool = False
+    """Together with others who ask for it shared."""
+    limit: int = 0
+    """One of so many permits, each with a slot and a token of its own."""
+    priority: int = 0
+    """Before those of a lower one; in the order of coming within one."""
+    lock_delay_us: int = 0
+    """How long nobody gets the lock after this hold was lost by expiry or by force."""
+    max_hold_us: int = 0
+    """How long it may be held in all, however often it is renewed."""
+
+
+PLAIN = Terms()
+
+
+@dataclass(frozen=True, slots=True)
 class Claimant:
     """Who asks for a lock, and for what: the part that a waiter hands on to its hold."""
 
@@ -50,17 +69,24 @@ class Claimant:
     fingerprint: str = ""
     """Digest of the request's body, to tell a repeat from a reused `requestId`."""
     metadata: Mapping[str, Any] | None = None
+    special: Terms | None = None
+
+    @property
+    def terms(self) -> Terms:
+        return self.special or PLAIN
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A lease: one acquire that was granted. Re-entrant ones share the fencing token."""
+    """A lease: one acquire that was granted. Re-entrant ones share the fencing token, and so do shared ones."""
 
     who: Claimant
     token: int
     granted_us: int
     expires_us: int
     renewals: int = 0
+    slot: int | None = None
+    """Which of the permits this is; its fence is `lockKey#slot`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +119,8 @@ class LockRecord:
     offer: Offer | None = None
     queue: tuple[Waiter, ...] = ()
     touched_us: int = 0
+    closed_until_us: int = 0
+    """Lock-delay: nobody gets the lock before this."""
 
 
 class Ending(StrEnum):
@@ -270,6 +298,7 @@ class Limits:
     max_polls: int = 32
     """How many polls of one request may stand side by side."""
     max_reentrancy: int = 100
+    max_holders: int = 1000
     offer_us: int = 3_000_000
     retention_us: int = 600_000_000
     suspect_us: int = 60_000_000

@@ -11,7 +11,19 @@ import msgspec
 
 from fencegate.core.errors import InvalidInput, NotSupported, OutcomeUnknown
 from fencegate.core.machine import free, live_holds
-from fencegate.core.model import Acquire, Claimant, ForceRelease, Hold, LockRecord, Release, Released, Renew, Renewed
+from fencegate.core.model import (
+    PLAIN,
+    Acquire,
+    Claimant,
+    ForceRelease,
+    Hold,
+    LockRecord,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    Terms,
+)
 from fencegate.core.names import check_lock_key, check_text, namespace
 from fencegate.core.ports import Interval
 from fencegate.engine import Engine
@@ -25,15 +37,7 @@ MAX_PAGE = 1000
 SCAN_PAGE = 500
 MAX_SCANNED = 20_000
 
-_NOT_YET = (
-    ("mode", "exclusive"),
-    ("priority", 0),
-    ("limit", None),
-    ("hierarchical", False),
-    ("sessionId", None),
-    ("lockDelayMillis", None),
-    ("maxHoldMillis", None),
-)
+_NOT_YET = (("hierarchical", False), ("sessionId", None))
 """What is understood, and refused unless it says what is so anyway."""
 
 Answer = dict[str, Any]
@@ -65,7 +69,8 @@ class LockApi:
             "fencingToken": str(hold.token),
             "sequencer": None,
             "ownerId": hold.who.owner_id,
-            "mode": "exclusive",
+            "mode": _mode(hold),
+            **_slot(lock_key, hold),
             "expiresAt": hold.expires_us // 1000,
             "remainingMillis": _remaining_ms(hold, now),
             "ttlMillis": hold.who.ttl_us // 1000,
@@ -100,6 +105,7 @@ class LockApi:
             ttl_us=asked.ttlMillis * 1000,
             fingerprint=fingerprint,
             metadata=asked.metadata,
+            special=_terms(asked),
         )
         attempt = clock.random_id(4) if wait else ""
         named = asked.requestId is not None
@@ -196,6 +202,7 @@ def _describe(lock_key: str, record: LockRecord, now: Interval) -> Answer | None
             "fencingToken": str(other.token),
             "expiresAt": other.expires_us // 1000,
             "metadata": other.who.metadata,
+            **_slot(lock_key, other),
         }
         for other in holds
     ]
@@ -203,14 +210,39 @@ def _describe(lock_key: str, record: LockRecord, now: Interval) -> Answer | None
         "lockKey": lock_key,
         "locked": True,
         "ownerId": hold.who.owner_id,
-        "mode": "exclusive",
+        "mode": _mode(hold),
         "fencingToken": str(hold.token),
         "expiresAt": hold.expires_us // 1000,
         "remainingMillis": _remaining_ms(hold, now),
-        "reentrancyCount": len(holders),
+        "reentrancyCount": len([other for other in holds if other.who.owner_id == hold.who.owner_id]),
         "holders": holders,
         "waiters": len(record.queue) + (record.offer is not None),
     }
+
+
+def _terms(asked: AcquireBody) -> Terms | None:
+    """What is special about this acquire; None for a plain one, which is most of them."""
+    terms = Terms(
+        shared=asked.mode == "shared",
+        limit=asked.limit or 0,
+        priority=asked.priority,
+        lock_delay_us=(asked.lockDelayMillis or 0) * 1000,
+        max_hold_us=(asked.maxHoldMillis or 0) * 1000,
+    )
+    if terms.shared and terms.limit:
+        raise InvalidInput("limit", "goes with mode exclusive: a permit is held by one")
+    return terms if terms != PLAIN else None
+
+
+def _mode(hold: Hold) -> str:
+    return "shared" if hold.who.terms.shared else "exclusive"
+
+
+def _slot(lock_key: str, hold: Hold) -> Answer:
+    """A permit has a slot, and a fence of its own; a `#` that belongs to the lock key is escaped there."""
+    if hold.slot is None:
+        return {}
+    return {"slot": hold.slot, "fence": f"{lock_key.replace('%', '%25').replace('#', '%23')}#{hold.slot}"}
 
 
 def _remaining_ms(hold: Hold, now: Interval) -> int:
