@@ -472,7 +472,7 @@ def free(lock_key: str, highest: int) -> LockFree:
 
 def _held(record: LockRecord, now: Interval) -> LockHeld:
     if record.holds:
-        hold = record.holds[0]
+        hold = max(record.holds, key=lambda hold: hold.expires_us)
         owner, until_us = hold.who.owner_id, hold.expires_us
     elif record.offer is not None:
         owner, until_us = record.offer.waiter.who.owner_id, record.offer.until_us

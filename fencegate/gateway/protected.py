@@ -174,8 +174,6 @@ class Protected(ABC):
 
 
 def _headers_of(error: FencegateError) -> Headers:
-    if isinstance(error, MethodNotAllowed):
-        return [(b"allow", error.allow.encode())]
     if isinstance(error, RangeNotSatisfiable):
         return [(b"content-range", b"bytes */%d" % error.size)]
     return []
