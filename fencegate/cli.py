@@ -39,6 +39,21 @@ Url = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"fencegate {version('fencegate')}")
+        raise typer.Exit
+
+
+@app.callback()
+def fencegate(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False,
+) -> None:
+    """Distributed locks whose stale holders are refused by the resource itself."""
+
+
 def main() -> None:
     """Run a command; errors are said in one line, never as a traceback."""
     try:
