@@ -7,6 +7,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fencegate.core.errors import (
@@ -38,6 +39,21 @@ Url = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"fencegate {version('fencegate')}")
+        raise typer.Exit
+
+
+@app.callback()
+def fencegate(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False,
+) -> None:
+    """Distributed locks whose stale holders are refused by the resource itself."""
+
+
 def main() -> None:
     """Run a command; errors are said in one line, never as a traceback."""
     try:
@@ -49,7 +65,7 @@ def main() -> None:
 
 
 def _fail(error: FencegateError) -> NoReturn:
-    err.print(f"[bold red]{error.wire_code}[/] {error.detail}", highlight=False, soft_wrap=True)
+    err.print(f"[bold red]{error.wire_code}[/] {escape(error.detail)}", highlight=False, soft_wrap=True)
     if isinstance(error, StoreUnavailable | OutcomeUnknown):
         sys.exit(3)
     sys.exit(2 if isinstance(error, UnsafeConfiguration | InvalidInput) else 1)
@@ -59,7 +75,7 @@ def _fail(error: FencegateError) -> NoReturn:
 def serve(
     listen: Annotated[str | None, typer.Option(help="HOST:PORT; loopback unless told otherwise.")] = None,
     role: Annotated[str | None, typer.Option(help="all, lockservice or gateway.")] = None,
-    store: Annotated[str | None, typer.Option(help="Where locks are kept: sqlite:///PATH or memory://.")] = None,
+    store: Annotated[list[str] | None, typer.Option(help="Where locks are kept: sqlite:///PATH or memory://.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder for everything that is embedded.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings and resources.")] = None,
 ) -> None:
@@ -69,7 +85,9 @@ def serve(
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    wanted = settings.read(listen=listen, role=role, store=store, data=data, config=config)
+    if store and len(store) > 1:
+        raise UnsafeConfiguration("store: this version keeps all locks in one store; give --store once")
+    wanted = settings.read(listen=listen, role=role, store=store[0] if store else None, data=data, config=config)
     run(wanted, lambda line: print(line, flush=True))
 
 
@@ -90,7 +108,9 @@ def locks(
     table = Table("lock key", "owner", "token", "left", "waiters", title=None, header_style="bold")
     for lock in found:
         left = f"{lock['remainingMillis'] / 1000:.1f} s"
-        table.add_row(lock["lockKey"], lock["ownerId"], lock["fencingToken"], left, str(lock["waiters"]))
+        table.add_row(
+            escape(lock["lockKey"]), escape(lock["ownerId"]), lock["fencingToken"], left, str(lock["waiters"])
+        )
     out.print(table if found else "No lock is held.")
 
 
@@ -105,13 +125,13 @@ def status(lock_key: str, url: Url = None, json: Json = False) -> None:
         _print_json(lock)
     if not lock["locked"]:
         if not json:
-            out.print(f"[green]free[/]  {lock_key}", highlight=False)
+            out.print(f"[green]free[/]  {escape(lock_key)}", highlight=False)
         sys.exit(1)
     if json:
         return
-    out.print(f"[bold yellow]held[/]  {lock_key}", highlight=False)
+    out.print(f"[bold yellow]held[/]  {escape(lock_key)}", highlight=False)
     rows = {
-        "owner": lock["ownerId"],
+        "owner": escape(lock["ownerId"]),
         "token": lock["fencingToken"],
         "left": f"{lock['remainingMillis'] / 1000:.1f} s",
         "held": f"{lock['reentrancyCount']} time(s)",
@@ -136,7 +156,7 @@ def force_release(
     if json:
         _print_json(answer)
     else:
-        out.print(f"[bold]released by force[/]  {lock_key}", highlight=False)
+        out.print(f"[bold]released by force[/]  {escape(lock_key)}", highlight=False)
 
 
 @app.command()

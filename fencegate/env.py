@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from fencegate.core.errors import UnsafeConfiguration
+
 
 def setting(name: str) -> str | None:
     """The setting `name` from `FENCEGATE_<NAME>`, or from the file that `FENCEGATE_<NAME>_FILE` names.
@@ -15,4 +17,9 @@ def setting(name: str) -> str | None:
     if value is not None:
         return value
     path = os.environ.get(f"{variable}_FILE")
-    return Path(path).read_text(encoding="utf-8").strip() if path else None
+    if not path:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnsafeConfiguration(f"{variable}_FILE: {path} can't be read ({error})") from None

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 
 import pytest
 
 from fencegate.clock import SYSTEM
 from fencegate.core.errors import FencegateError, LockHeld, OutcomeUnknown, ShuttingDown, StoreUnavailable
-from fencegate.core.model import Expire, Floor, ForceRelease, Limits, floor_entry, lock_entry
-from fencegate.core.ports import Change
+from fencegate.core.model import Expire, Floor, ForceRelease, Hold, Limits, floor_entry, lock_entry
+from fencegate.core.ports import Change, Interval
 from fencegate.engine import Engine
 from fencegate.engine import engine as engine_module
 from fencegate.engine import lanes as lanes_module
@@ -178,6 +179,54 @@ async def test_waiters_are_woken_when_the_change_stream_had_broken(store: Memory
         await Caller(one, "A").release("k", hold)
         async with asyncio.timeout(2):
             await waiting
+
+
+class ClocklessAfterCommit(FaultyStore):
+    """Its clock is out of reach from the moment that a commit landed."""
+
+    clockless = False
+
+    async def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> None:
+        await super().commit(changes, log, not_after_us)
+        self.clockless = True
+
+    def now(self) -> Interval | None:
+        return None if self.clockless else super().now()
+
+
+async def test_a_grant_whose_time_cannot_be_told_is_unknown_and_the_next_ones_are_served(store: MemoryStore) -> None:
+    blinking = ClocklessAfterCommit(store)
+    async with engines(blinking) as (engine,), asyncio.timeout(3):
+        with pytest.raises(OutcomeUnknown):
+            await Caller(engine, "A").acquire("k", name="r1")
+        with pytest.raises(StoreUnavailable):
+            await Caller(engine, "B").acquire("k")
+        landed = (await store.load([lock_entry("k")]))[lock_entry("k")]
+        assert b"r1" in landed.value
+
+
+async def test_what_goes_wrong_after_a_commit_is_heard_and_the_next_ones_are_served(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engines(store) as (engine,), asyncio.timeout(3):
+        notice = engine._lanes._noticed
+        with monkeypatch.context() as patch:
+            patch.setattr(engine._lanes, "_noticed", lambda _: 1 / 0)
+            await Caller(engine, "A").acquire("k", name="r1")
+            with pytest.raises(LockHeld):
+                await Caller(engine, "B").acquire("k")
+        assert engine._lanes._noticed == notice
+        await Caller(engine, "A").acquire("k", name="r1")
+
+
+async def test_thousands_who_ask_for_one_lock_at_once_are_all_answered(store: MemoryStore) -> None:
+    async with engines(store, limits=PATIENT) as (engine,), asyncio.timeout(15):
+        asked = [Caller(engine, f"owner-{number}").acquire("k") for number in range(3000)]
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        assert sum(isinstance(result, LockHeld) for result in results) == 2999
+        hold = next(result for result in results if isinstance(result, Hold))
+        for _ in range(3000):
+            hold = await Caller(engine, "A").renew("k", hold)
 
 
 # --- lost records ----------------------------------------------------------------------------------------------------

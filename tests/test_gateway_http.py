@@ -140,7 +140,7 @@ async def test_stale_is_told_before_anything_else_that_is_wrong(ask: Client, res
 
 @pytest.mark.parametrize("resource", ["rows", "objects"])
 async def test_every_answer_about_a_key_carries_the_mark(ask: Client, resource: str) -> None:
-    assert "Fencing-Token-Highest" not in (await ask("GET", f"{resource}/k")).headers
+    assert (await ask("GET", f"{resource}/k")).headers["Fencing-Token-Highest"] == "0"
     await ask("POST", f"{resource}/k/claim", 35)
     await ask("PUT", f"{resource}/k", 35, {})
     for answer in [
@@ -184,8 +184,12 @@ async def test_shadow_mode_counts_and_refuses_nothing(ask: Client) -> None:
     assert (await ask("GET", "shadow/k")).json() == {"by": "A"}
     assert "Fencing-Shadow" not in (await ask("PUT", "shadow/k", 35, {})).headers
     refused(await ask("PUT", "shadow/k", 34, b"no json"), 422, "INVALID_BODY")
+    tokenless = await ask("PUT", "shadow/k", None, {"by": "nobody"})
+    assert (tokenless.status_code, tokenless.headers["Fencing-Shadow"]) == (204, "would-refuse")
+    assert (await ask("GET", "shadow/k")).json() == {"by": "nobody"}
+    refused(await ask("POST", "shadow/k/claim"), 428, "TOKEN_REQUIRED")
     found = (await ask("GET", "/v1/fences/shadow/k")).json()
-    assert (found["mode"], found["shadowRefusals"]) == ("shadow", 1)
+    assert (found["mode"], found["shadowRefusals"]) == ("shadow", 2)
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def test_a_bad_parameter_of_the_list_is_named(http: httpx.Client, query: str) ->
     assert answer.json()["field"] in query or answer.json()["field"] == "nope"
 
 
-@pytest.mark.parametrize("feature", [{"mode": "shared"}, {"limit": 3}, {"priority": 1}, {"hierarchical": True}])
+@pytest.mark.parametrize("feature", [{"sessionId": "s"}, {"hierarchical": True}])
 def test_what_is_not_there_yet_is_said_and_not_ignored(http: httpx.Client, feature: dict[str, Any]) -> None:
     answer = http.post("/v1/locks/input:never/acquire", json=feature)
     assert (answer.status_code, answer.json()["error"]) == (501, "NOT_SUPPORTED_BY_STORE")

@@ -44,7 +44,8 @@ from fencegate.core.ports import Interval
 
 SECOND = 1_000_000
 LIMITS = Limits(
-    max_holders=6, max_waiters=4,
+    max_holders=6,
+    max_waiters=4,
     max_polls=3,
     max_reentrancy=3,
     offer_us=3 * SECOND,

@@ -1,13 +1,18 @@
 """The short way for hot calls: taken only by what is surely one plain request, and never told from the long one."""
 
+import asyncio
 import socket
 import threading
+from collections.abc import Awaitable
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
-from fencegate.serve.protocol import plain_post
+from fencegate.serve.protocol import ShortWayProtocol, plain_post
+from fencegate.web.asgi import Receive, Reply, Scope, Send
 from tests.servers import MakeServer, Server
 
 _PLAIN = b"POST /v1/locks/a/acquire HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
@@ -124,3 +129,54 @@ def test_sigterm_finishes_what_came_the_short_way(make_server: MakeServer) -> No
         thread.join()
     assert set(outcomes) <= {200, 409, 503}
     assert 200 in outcomes
+
+
+def test_a_wait_that_is_spelt_with_escapes_ends_when_its_client_hangs_up(server: Server, http: httpx.Client) -> None:
+    assert http.post("/v1/locks/escaped:1/acquire", json={"ttlMillis": 60_000}).status_code == 200
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        connection.sendall(_post("escaped:1", body=b'{"\\u0077aitMillis": 20000}'))
+        _until_waiting(http, "escaped:1", 1)
+    _until_waiting(http, "escaped:1", 0)
+
+
+def _until_waiting(http: httpx.Client, key: str, count: int) -> None:
+    for _ in range(100):
+        if http.get(f"/v1/locks/{key}").json()["waiters"] == count:
+            return
+        threading.Event().wait(0.02)
+    raise AssertionError(f"there are never {count} waiters")
+
+
+async def test_a_client_that_reads_no_answers_is_not_answered_without_end() -> None:
+    served = 0
+
+    async def answer() -> Reply:
+        return Reply(200, b"x" * 50_000)
+
+    def hot(_path: bytes, _body: bytes) -> Awaitable[Reply]:
+        nonlocal served
+        served += 1
+        return answer()
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"50000")]})
+        await send({"type": "http.response.body", "body": b"x" * 50_000})
+
+    ours, theirs = socket.socketpair()
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    loop = asyncio.get_running_loop()
+    config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None)
+    state = ServerState()
+    await loop.connect_accepted_socket(lambda: ShortWayProtocol(config, state, {}, hot=hot), theirs)
+    reader, writer = await asyncio.open_connection(sock=ours, limit=1000)
+    async with asyncio.timeout(10):
+        for _ in range(40):
+            writer.write(_post("k"))
+            await asyncio.sleep(0.002)
+        assert served < 20
+        received = b""
+        while received.count(b"HTTP/1.1 200") < 40 or received.count(b"x") < 40 * 50_000:
+            received += await reader.read(1 << 20)
+    writer.close()
+    await writer.wait_closed()

@@ -89,6 +89,7 @@ class InvalidInput(FencegateError):
     code = "INVALID_INPUT"
 
     def __init__(self, field: str, detail: str) -> None:
+        field = field or "body"  # a member whose name is empty can't be named
         super().__init__(f"{field}: {detail}", field=field)
         self.field = field
 

@@ -218,7 +218,7 @@ class _Turn:
 
     def hand_over(self) -> None:
         record = self.record
-        if record.offer is not None or not record.queue:
+        if record.offer is not None or not record.queue or len(record.holds) >= self.limits.max_holders:
             return
         for place, waiter in enumerate(record.queue):
             if _is_there(waiter):  # the first who is there gets it, or nobody: else a writer would wait for ever
@@ -551,8 +551,12 @@ def free(lock_key: str, highest: int) -> LockFree:
 
 
 def _held(record: LockRecord, now: Interval) -> LockHeld:
+    owner: str | None
     if record.holds:
-        owner, until_us = record.holds[0].who.owner_id, min(hold.expires_us for hold in record.holds)
+        # A permit comes free with the first of them, anything else with the last.
+        which = min if record.holds[0].who.terms.limit else max
+        hold = which(record.holds, key=lambda hold: hold.expires_us)
+        owner, until_us = hold.who.owner_id, hold.expires_us
     elif record.offer is not None:
         owner, until_us = record.offer.waiter.who.owner_id, record.offer.until_us
     elif record.closed_until_us > now.earliest:

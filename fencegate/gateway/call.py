@@ -7,7 +7,7 @@ from fencegate.web.asgi import Headers, Request
 class Call:
     """Filled in step by step; whatever is known when the answer goes out is told in its headers."""
 
-    __slots__ = ("fence", "key", "mark", "request", "shadow", "token")
+    __slots__ = ("fence", "key", "mark", "request", "shadow", "token", "tokenless")
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -16,10 +16,12 @@ class Call:
         self.token: int | None = None
         self.mark: int | None = None
         self.shadow = False
+        self.tokenless = False
+        """A write without a token, which shadow mode lets through."""
 
     def saw(self, seen: Seen) -> None:
         self.mark = seen.mark
-        self.shadow = seen.shadow is not None
+        self.shadow = self.tokenless or seen.shadow is not None
 
     @property
     def key_text(self) -> str | None:
@@ -27,7 +29,7 @@ class Call:
 
     def headers(self) -> Headers:
         found: Headers = []
-        if self.mark:
+        if self.mark is not None:
             found.append((b"fencing-token-highest", b"%d" % self.mark))
         if self.shadow:
             found.append((b"fencing-shadow", b"would-refuse"))

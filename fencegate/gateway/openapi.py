@@ -36,7 +36,7 @@ _RANGE = _header("Range", "One range of an object's bytes.")
 
 _HIGHEST = {
     "Fencing-Token-Highest": {
-        "description": "The highest token that the fence has seen; left out when it has seen none.",
+        "description": "The highest token that the fence has seen; 0 when it has seen none.",
         "schema": {"type": "string"},
     }
 }

@@ -195,7 +195,7 @@ def _describe(lock_key: str, record: LockRecord, now: Interval) -> Answer | None
     holds = live_holds(record, now)
     if not holds:
         return None
-    hold = holds[0]
+    hold = max(holds, key=lambda hold: hold.expires_us)  # re-entrant ones: the lock is free when the last is over
     holders = [
         {
             "ownerId": other.who.owner_id,

@@ -59,6 +59,8 @@ class LockRoutes:
         """The answer to a POST that doesn't wait; None for all others."""
         if b'"wait' in content or len(content) > MAX_JSON_BYTES or not path.startswith(b"/v1/locks/"):
             return None
+        if b"\\" in content:  # an escape may spell `wait` as well
+            return None
         raw_key, _, verb = path[10:].rpartition(b"/")
         return self._at_once(verb, raw_key, content) if verb in _HOT else None
 
@@ -78,14 +80,14 @@ class LockRoutes:
     async def _list(self, request: Request) -> Reply:
         asked = query_params(request.query, _LIST)
         for name in ("namespace", "prefix", "cursor"):
-            if name in asked:
+            if asked.get(name):
                 check_text(name, asked[name], 1024)
         limit = asked.get("limit", "100")
         if not (limit.isascii() and limit.isdigit() and len(limit) <= 6):
             raise InvalidInput("limit", "must be a whole number from 1 to 1000")
         found = await self._api.list_locks(
             prefix=asked.get("prefix", ""),
-            namespace=asked.get("namespace"),
+            namespace=asked.get("namespace") or None,
             limit=int(limit),
             cursor=asked.get("cursor", ""),
         )

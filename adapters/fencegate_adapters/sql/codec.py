@@ -34,6 +34,8 @@ def codec_of(kind: TypeEngine[Any]) -> Codec | None:
     if found is not None and isinstance(kind, types.DateTime) and kind.timezone:
         naive = found.decode
         return found._replace(decode=lambda value: naive(value).replace(tzinfo=UTC))
+    if found is not None and found.encode is _decimal_json and getattr(kind, "scale", None) is None:
+        return found._replace(encode=_shortest_decimal_json)
     return found
 
 
@@ -76,6 +78,12 @@ def _of_float(value: float) -> Decimal | None:
 
 def _decimal_json(value: Any) -> str:
     return f"{value:f}" if isinstance(value, Decimal) else str(value)
+
+
+def _shortest_decimal_json(value: Any) -> str:
+    """For a column that tells no scale: drivers pad such a value with zeros that nobody wrote."""
+    text = _decimal_json(value)
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _float(value: Any) -> float:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -44,13 +45,14 @@ from fencegate_lockservice.stores.sqlite_writer import (
     Result,
     Scan,
     encode,
+    framed,
     receive,
-    send,
 )
 
 MAX_GROUP = 512
 ON_THE_WAY = 2
 RESTART_AFTER_S = 0.5
+END_WITHIN_S = 2.0  # a writer that takes longer to end is stuck, and is killed
 
 log = logging.getLogger("fencegate.store.sqlite")
 
@@ -105,8 +107,9 @@ class SqliteStore:
         self._gate = threading.RLock()
         self._gathered: list[_Asked] = []
         self._sent: deque[list[_Asked]] = deque()
-        self._sending = False
+        self._sending: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self._restarting: threading.Thread | None = None
         self._line = _Line(path, clock)
         self._feed = Feed(self._line.revision, self._read_log)
 
@@ -137,10 +140,17 @@ class SqliteStore:
             self._closed = True
             line, rest = self._line, [asked for group in self._sent for asked in group] + self._gathered
             self._send(room=len(self._sent) + len(self._gathered) + 1)
-        await asyncio.to_thread(line.hang_up)
+            if not line.dead:
+                line.watch(asyncio.get_running_loop(), self._read)  # a writer whose answers nobody reads never ends
+        await asyncio.to_thread(self._hang_up, line)
         while not line.dead:
             self._read(line)
         await asyncio.gather(*(asked.future for asked in rest if asked.is_here()), return_exceptions=True)
+
+    def _hang_up(self, line: "_Line") -> None:
+        line.hang_up()
+        if self._restarting is not None:
+            self._restarting.join()
 
     async def _read_log(self, since: int, limit: int) -> Sequence[LogEntry] | None:
         rows = await self._ask(ReadLog(since, limit))
@@ -163,14 +173,15 @@ class SqliteStore:
                 return future
             self._line.watch(loop, self._read)
             self._gathered.append(asked)
-            if not self._sending and len(self._sent) < ON_THE_WAY:
-                self._sending = True
+            # One turn of each loop, not of the first: that one may be busy for long, or never run again.
+            if self._sending is not loop and len(self._sent) < ON_THE_WAY:
+                self._sending = loop
                 loop.call_soon(self._send_gathered)
         return future
 
     def _send_gathered(self) -> None:
         with self._gate:
-            self._sending = False
+            self._sending = None
             self._send()
 
     def _send(self, room: int = ON_THE_WAY) -> None:
@@ -217,9 +228,13 @@ class SqliteStore:
         _deliver(lost)
         if not self._closed:
             log.error("the writer of %s died; starting another", self._path)
-            threading.Thread(target=self._restart, name="fencegate-sqlite", daemon=True).start()
+            self._restarting = threading.Thread(
+                target=self._restart, args=[self._line], name="fencegate-sqlite", daemon=True
+            )
+            self._restarting.start()
 
-    def _restart(self) -> None:
+    def _restart(self, died: "_Line") -> None:
+        died.hang_up()
         while not self._closed:
             try:
                 line = _Line(self._path, self._clock)
@@ -230,31 +245,64 @@ class SqliteStore:
             with self._gate:
                 self._line = line
                 self._feed.lost(line.revision)
-                if self._closed:
-                    line.hang_up()
+                closed = self._closed
+            if closed:
+                line.hang_up()
+                self._read(line)
             return
 
 
 class _Line:
-    """A writer process, and the line to it."""
+    """A writer process, and the line to it. Never waits for the writer in the thread of an event loop."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._wire, self._process, self.revision = _start(path, clock)
         self._inbox = Inbox()
-        self._watched: dict[asyncio.AbstractEventLoop, int] = {}
-        self.dead = False
+        self._watched: dict[asyncio.AbstractEventLoop, socket.socket] = {}
+        self._unsent = bytearray()
+        self._sender: threading.Thread | None = None
+        self._mutex = threading.Lock()
+
+    @property
+    def dead(self) -> bool:
+        return self._wire.fileno() < 0
 
     def watch(self, loop: asyncio.AbstractEventLoop, read: "Callable[[_Line], None]") -> None:
         """Have `read` called in this loop when something comes."""
         if loop not in self._watched:
-            self._watched[loop] = os.dup(self._wire.fileno())  # its own, so that nobody else closes it under it
-            loop.add_reader(self._watched[loop], read, self)
+            for ended in [other for other in self._watched if other.is_closed()]:
+                self._watched.pop(ended).close()
+            self._watched[loop] = _kept(self._wire.dup())  # its own, so that nobody else closes it under it
+            loop.add_reader(self._watched[loop].fileno(), read, self)
 
     def send(self, message: list[msgspec.Raw]) -> None:
-        try:
-            send(self._wire, message)
-        except OSError:
-            log.debug("the writer is gone")  # reading shows it too, and tells all who wait
+        """What the line doesn't take at once is left to a thread: the writer may be slow, or stopped."""
+        data = framed(message)
+        with self._mutex:
+            if not self._unsent:
+                try:
+                    data = data[self._wire.send(data, socket.MSG_DONTWAIT) :]
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    log.debug("the writer is gone")  # reading shows it too, and tells all who wait
+                    return
+                if not data:
+                    return
+                self._sender = threading.Thread(target=self._send_rest, name="fencegate-sqlite", daemon=True)
+                self._sender.start()
+            self._unsent += data
+
+    def _send_rest(self) -> None:
+        with contextlib.suppress(OSError), _kept(self._wire.dup()) as wire:
+            while True:
+                with self._mutex:
+                    part = bytes(self._unsent[: 1 << 20])
+                wire.sendall(part)
+                with self._mutex:
+                    del self._unsent[: len(part)]
+                    if not self._unsent:
+                        return
 
     def receive(self) -> list[bytes]:
         """The messages that have come; when there will be no more, the line is dead."""
@@ -271,39 +319,75 @@ class _Line:
 
     def hang_up(self) -> None:
         """Say that no more will come, and wait for the writer to finish."""
+        if self._sender is not None:
+            self._sender.join(END_WITHIN_S)
         with contextlib.suppress(OSError):
             self._wire.shutdown(socket.SHUT_WR)
-        self._process.wait()
+        try:
+            self._process.wait(END_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            log.error("the writer does not end, and is killed")
+            self._process.kill()
+            self._process.wait()
 
     def _abandon(self) -> None:
-        self.dead = True
         self._wire.close()
-        for loop, number in self._watched.items():
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(_unwatch, loop, number)
+        for loop, wire in self._watched.items():
+            try:
+                loop.call_soon_threadsafe(_unwatch, loop, wire)
+            except RuntimeError:  # the loop was closed
+                wire.close()
 
 
-def _unwatch(loop: asyncio.AbstractEventLoop, number: int) -> None:
-    loop.remove_reader(number)
-    os.close(number)
+def _unwatch(loop: asyncio.AbstractEventLoop, wire: socket.socket) -> None:
+    loop.remove_reader(wire.fileno())
+    wire.close()
 
 
 def _start(path: Path, clock: Clock) -> tuple[socket.socket, "subprocess.Popen[bytes]", int]:
     """Start a writer; gives the line to it, and where the log stands."""
     ours, theirs = socket.socketpair()
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(_kept(ours))
+        with _kept(theirs):
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+            process = _spawn(theirs, path, clock)
+        hello = receive(ours)
+        said = _decode_hello(hello) if hello is not None else Hello(trouble=f"the writer of {path} did not start")
+        if said.trouble is not None:
+            process.wait()
+            raise UnsafeConfiguration(said.trouble)
+        undo.pop_all()
+    return ours, process, said.revision
+
+
+def _spawn(theirs: socket.socket, path: Path, clock: Clock) -> "subprocess.Popen[bytes]":
     offset_us = clock.now_us() - clock.monotonic_us()
     module = "fencegate_lockservice.stores.sqlite_writer"
-    command = [sys.executable, "-m", module, str(theirs.fileno()), str(path), str(offset_us)]
-    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)  # noqa: S603 - ourselves
-    theirs.close()
-    hello = receive(ours)
-    said = _decode_hello(hello) if hello is not None else Hello(trouble=f"the writer of {path} did not start")
-    if said.trouble is not None:
-        ours.close()
-        process.wait()
-        raise UnsafeConfiguration(said.trouble)
-    return ours, process, said.revision
+    # -P: the folder that we were started in is not a place to import from
+    command = [sys.executable, "-P", "-m", module, str(theirs.fileno()), str(path), str(offset_us)]
+    nothing = subprocess.DEVNULL
+    try:
+        return subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=nothing, stdout=nothing)  # noqa: S603 - ourselves
+    except OSError as error:
+        raise UnsafeConfiguration(f"the writer of {path} can't be started: {error}") from None
+
+
+_wires: "weakref.WeakSet[socket.socket]" = weakref.WeakSet()
+
+
+def _kept(wire: socket.socket) -> socket.socket:
+    _wires.add(wire)
+    return wire
+
+
+def _after_fork_in_child() -> None:
+    """A child that kept the line would take its parent's answers, and keep the writer alive when its parent is not."""
+    for wire in list(_wires):
+        wire.close()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _deliver(group: Sequence[_Asked]) -> None:

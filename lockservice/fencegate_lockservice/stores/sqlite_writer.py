@@ -85,9 +85,9 @@ _encode_keys = msgspec.json.Encoder().encode
 _decode_versions = msgspec.json.Decoder(dict[str, str]).decode
 
 
-def send(wire: socket.socket, message: Any) -> None:
+def framed(message: Any) -> bytes:
     data = encode(message)
-    wire.sendall(struct.pack("!I", len(data)) + data)
+    return struct.pack("!I", len(data)) + data
 
 
 def receive(wire: socket.socket) -> bytes | None:
@@ -368,14 +368,14 @@ def main() -> None:
         try:
             writer = Writer(Path(sys.argv[2]), SystemClock(offset_us=int(sys.argv[3])))
         except UnsafeConfiguration as error:
-            send(wire, Hello(trouble=error.detail))
+            wire.sendall(framed(Hello(trouble=error.detail)))
             return
-        send(wire, Hello(writer.revision))
-        with contextlib.suppress(BrokenPipeError):
+        wire.sendall(framed(Hello(writer.revision)))
+        with contextlib.suppress(ConnectionError):  # the starter was killed
             inbox = Inbox()
             while inbox.fill(wire, 0):
                 while (message := inbox.take()) is not None:
-                    send(wire, writer.handle(_decode_jobs(message)))
+                    wire.sendall(framed(writer.handle(_decode_jobs(message))))
         writer.close()
 
 
