@@ -226,7 +226,7 @@ async def test_thousands_who_ask_for_one_lock_at_once_are_all_answered(store: Me
         assert sum(isinstance(result, LockHeld) for result in results) == 2999
         hold = next(result for result in results if isinstance(result, Hold))
         for _ in range(3000):
-            hold = await Caller(engine, "A").renew("k", hold)
+            hold = await Caller(engine, hold.who.owner_id).renew("k", hold)
 
 
 # --- lost records ----------------------------------------------------------------------------------------------------
@@ -306,6 +306,21 @@ async def test_stopping_sends_waiters_away_at_once_and_keeps_only_named_places(s
         assert await holder.waiters("k") == ["C"]
         with pytest.raises(ShuttingDown):
             await Caller(two, "D").acquire("k", wait_s=1)
+
+
+class StuckStore(FaultyStore):
+    """Takes commits and never answers."""
+
+    async def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_stopping_does_not_wait_for_a_store_that_never_answers(store: MemoryStore) -> None:
+    async with asyncio.timeout(3):
+        async with engines(StuckStore(store)) as (engine,):
+            asking = asyncio.ensure_future(Caller(engine, "A").acquire("k"))
+            await asyncio.sleep(0.01)
+            asking.cancel()
 
 
 async def test_force_release_hands_over_to_the_waiter(store: MemoryStore) -> None:

@@ -1,15 +1,22 @@
 """Every store runs the store suite; and what is particular to one of them."""
 
 import asyncio
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fencegate.clock import ManualClock
+from fencegate.clock import SYSTEM, ManualClock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Ambiguous, Change, Changes, Store, Unavailable
-from fencegate.testing.committing import OpenStore, by, gather_log, put, write
+from fencegate.testing.committing import OpenStore, by, gather_log, in_thread, put, write
 from fencegate.testing.store_suite import StoreSuite
 from fencegate_lockservice import stores
 from fencegate_lockservice.stores import sqlite_writer
@@ -208,3 +215,232 @@ async def test_time_of_both_stores_is_that_of_their_clock(path: Path) -> None:
     for store in (MemoryStore(clock), SqliteStore(path, clock)):
         assert store.now() == (clock.now_us(), clock.now_us())
         await store.close()
+
+
+# --- the process that has the file -----------------------------------------------------------------------------------
+
+
+async def eventually(condition: Callable[[], bool], within_s: float = 5) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_loop_of_sqlite_that_is_kept_busy_holds_up_no_other(path: Path) -> None:
+    store = SqliteStore(path)
+    asked = threading.Event()
+    go_on = threading.Event()
+
+    async def busy() -> None:
+        loading = asyncio.ensure_future(store.load(["k"]))
+        await asyncio.sleep(0)  # it asks
+        asked.set()
+        go_on.wait(10)
+        await loading
+
+    other = asyncio.ensure_future(in_thread(busy()))
+    try:
+        await asyncio.to_thread(asked.wait)
+        async with asyncio.timeout(3):
+            await write(store, put("k"))
+    finally:
+        go_on.set()
+        await other
+        await store.close()
+
+
+async def test_a_loop_of_sqlite_that_ends_before_its_turn_holds_up_no_other(path: Path) -> None:
+    store = SqliteStore(path)
+
+    def ask_and_end() -> None:
+        loop = asyncio.new_event_loop()
+        loop.call_soon(loop.stop)
+        loop.call_soon(lambda: store.commit([put("k")], [], by(store)))
+        loop.run_forever()
+        loop.close()
+
+    await asyncio.to_thread(ask_and_end)
+    async with asyncio.timeout(3):
+        await write(store, put("k2"))
+    await store.close()
+
+
+async def test_messages_of_sqlite_larger_than_its_line_are_carried_both_ways_at_once(path: Path) -> None:
+    store = SqliteStore(path)
+    large = b'"' + b"x" * 10_000_000 + b'"'
+    for number in range(4):
+        await write(store, put(f"k{number}", value=large))
+    works: list[asyncio.Future[Any]] = []
+    async with asyncio.timeout(10):
+        works.append(asyncio.ensure_future(store.load([f"k{number}" for number in range(4)])))
+        await asyncio.sleep(0.001)
+        works.append(asyncio.ensure_future(write(store, put("more", value=large))))
+        await asyncio.gather(*works)
+        await store.close()
+
+
+@pytest.mark.timeout(30)
+async def test_a_writer_of_sqlite_that_is_stopped_stops_nobody_else_and_goes_on(path: Path) -> None:
+    store = SqliteStore(path)
+    await write(store, put("before"))
+    writer = store._line._process
+    os.kill(writer.pid, signal.SIGSTOP)
+    waker = threading.Timer(2, os.kill, (writer.pid, signal.SIGCONT))
+    waker.start()
+    works = []
+    started_us = SYSTEM.monotonic_us()
+    for number in range(20):
+        works.append(asyncio.ensure_future(write(store, put(f"k{number}", value=b'"' + b"x" * 5_000_000 + b'"'))))
+        await asyncio.sleep(0.005)
+    assert SYSTEM.monotonic_us() - started_us < 1_500_000, "the event loop stood still"
+    assert await asyncio.gather(*works) == [None] * 20
+    assert len(await store.load([f"k{number}" for number in range(20)])) == 20
+    await store.close()
+
+
+@pytest.mark.timeout(30)
+async def test_closing_sqlite_ends_a_writer_that_is_stopped(path: Path) -> None:
+    store = SqliteStore(path)
+    await write(store, put("before"))
+    os.kill(store._line._process.pid, signal.SIGSTOP)
+    works = [asyncio.ensure_future(write(store, put(f"k{n}", value=b'"' + b"x" * 2_000_000 + b'"'))) for n in range(9)]
+    await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        await store.close()
+        results = await asyncio.gather(*works, return_exceptions=True)
+    assert all(isinstance(result, Ambiguous | Unavailable) for result in results), results
+    again = SqliteStore(path)
+    assert "before" in await again.load(["before"])
+    await again.close()
+
+
+@pytest.mark.timeout(30)
+def test_closing_sqlite_in_another_loop_reads_what_the_first_left_unread(path: Path) -> None:
+    store = SqliteStore(path)
+    large = b'"' + b"x" * 10_000_000 + b'"'
+
+    async def leave() -> None:
+        await write(store, put("k", value=large))
+        loading = [asyncio.ensure_future(store.load(["k"])) for _ in range(2)]
+        await asyncio.wait(loading, timeout=0)
+        await asyncio.sleep(0)
+
+    async def close() -> None:
+        async with asyncio.timeout(5):
+            await asyncio.gather(store.close(), store.close())
+
+    asyncio.run(leave())
+    asyncio.run(close())
+    assert store._line._process.returncode == 0
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_sqlite_leaves_no_open_files_behind(path: Path) -> None:
+    async def use(store: SqliteStore) -> None:
+        await store.load(["k"])
+
+    async def open_and_close() -> None:
+        store = SqliteStore(path)
+        await use(store)
+        await store.close()
+
+    before = open_files()
+    asyncio.run(open_and_close())
+    store = SqliteStore(path)
+    for _ in range(20):
+        asyncio.run(use(store))
+    assert open_files() <= before + 4
+    asyncio.run(store.close())
+    assert open_files() == before
+
+
+async def test_a_writer_of_sqlite_that_died_leaves_neither_a_zombie_nor_open_files(path: Path) -> None:
+    store = SqliteStore(path)
+    await store.load(["k"])
+    before = open_files()
+    for _ in range(2):
+        writer = store._line._process
+        writer.kill()
+        await eventually(lambda writer=writer: store._line._process is not writer and not store._line.dead)  # type: ignore[misc]
+        assert writer.returncode == -signal.SIGKILL
+        await store.load(["k"])
+    assert open_files() == before
+    await store.close()
+
+
+async def test_closing_sqlite_while_its_writer_is_replaced_leaves_the_file_free(path: Path) -> None:
+    store = SqliteStore(path)
+    await store.load(["k"])
+    store._line._process.kill()
+    await eventually(lambda: store._line.dead)
+    await store.close()
+    assert "fencegate-sqlite" not in [thread.name for thread in threading.enumerate()]
+    Writer(path, wait_s=0).close()
+
+
+_FORKING = """
+import asyncio, os, sys, time
+from pathlib import Path
+from fencegate.core.ports import Change, Unavailable
+from fencegate_lockservice.stores.sqlite import SqliteStore
+
+async def use(store):
+    try:
+        await store.load(["k"])
+    except Unavailable:
+        await store.close()
+        print("refused", flush=True)
+
+async def main():
+    store = SqliteStore(Path(sys.argv[1]))
+    late = store.now().latest + 600_000_000
+    await store.commit([Change("k", None, "v", b"{}")], [], late)
+    if os.fork() == 0:
+        asyncio.run(use(store))
+        time.sleep(60)
+    time.sleep(0.5)
+    assert "k" in await store.load(["k"])
+    await store.commit([Change("k2", None, "v", b"{}")], [], late)
+    print("alive", flush=True)
+    os.kill(os.getpid(), 9)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.timeout(30)
+def test_a_forked_child_can_neither_use_nor_close_nor_keep_sqlite_of_its_parent(path: Path) -> None:
+    run = [sys.executable, "-c", _FORKING, str(path)]
+    with subprocess.Popen(run, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
+        try:
+            assert parent.stdout is not None
+            assert [parent.stdout.readline() for _ in range(2)] == ["refused\n", "alive\n"]
+            parent.wait()
+            writer = Writer(path, wait_s=2)
+            assert [key for key, *_ in writer.handle([Load(["k", "k2"])])[0].found] == ["k", "k2"]
+            writer.close()
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
+def test_sqlite_is_not_misled_by_the_folder_that_it_is_started_in(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "struct.py").write_text("raise SystemExit('the wrong module')")
+    opening = "import sys; from pathlib import Path; from fencegate_lockservice.stores.sqlite import SqliteStore; "
+    use = "SqliteStore(Path(sys.argv[1])); print('open')"
+    run = [sys.executable, "-P", "-c", opening + use, str(path)]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False)
+    assert done.stdout == "open\n", done
+
+
+async def test_a_writer_of_sqlite_that_cannot_be_started_is_a_clear_refusal(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = open_files()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/nowhere/python")
+        with pytest.raises(UnsafeConfiguration, match="start"):
+            SqliteStore(path)
+    assert open_files() == before

@@ -41,6 +41,7 @@ RESOLVE_TRIES = 6
 LAND_WITHIN_US = 10_000_000
 LOOK_AGAIN_US = 1_000_000
 SWEEP_EVERY_S = 300.0
+FINISH_WITHIN_S = 1.0
 PAGE = 500
 
 log = logging.getLogger("fencegate.engine")
@@ -86,16 +87,20 @@ class Engine:
                         poll.granted.set_exception(ShuttingDown("the lock service is stopping; ask again in a moment"))
 
     async def close(self) -> None:
-        """Send waiters away, finish what was begun, and stop."""
+        """Send waiters away, finish what was begun unless the store is stuck, and stop."""
         await self.stop_waiting()
         for watch in self._watches:
             watch.cancel()
         await asyncio.gather(*self._watches, return_exceptions=True)
         self._alarms.close()
         await asyncio.sleep(0)  # whoever was sent away starts to leave
-        while self._work:
-            await asyncio.wait(self._work)
-        await self._lanes.drained()
+        try:
+            async with asyncio.timeout(FINISH_WITHIN_S):
+                while self._work:
+                    await asyncio.wait(self._work)
+                await self._lanes.drained()
+        except TimeoutError:
+            log.warning("the store does not answer; what was begun is left to it, and to the TTL")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

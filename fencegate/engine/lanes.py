@@ -157,11 +157,14 @@ class Lanes:
 
     def _landed(self, lane: Lane, asked: list[Asked], attempt: _Attempt, landing: "asyncio.Future[None]") -> None:
         error = Ambiguous("interrupted") if landing.cancelled() else landing.exception()
-        if error is None:
-            self._finish(lane, asked, attempt.result, attempt.after)
-            self._go(lane)
-        else:
+        if error is not None:
             self._slowly(lane, asked, self._recover(lane, asked, attempt, error))
+            return
+        try:
+            self._finish(lane, asked, attempt.result, attempt.after)
+        except Exception as failed:
+            self._give_up(lane, asked, failed)
+        self._go(lane)
 
     # --- everything else ---
 
@@ -311,7 +314,10 @@ class Lanes:
             error = OutcomeUnknown("the lock can't be handled; repeat with the same requestId to find out")
         lane.known = None
         self._answer(lane, asked, [Refused(error)] * len(asked))
-        self._noticed(lane)
+        try:
+            self._noticed(lane)
+        except Exception:  # there is nobody left to tell, and the next ones must be served
+            log.exception("the lock %r can't be watched", lane.lock_key)
 
     def _answer(self, lane: Lane, asked: list[Asked], outcomes: Sequence[Outcome]) -> None:
         for (command, future), outcome in zip(asked, outcomes, strict=True):
@@ -324,6 +330,12 @@ class Lanes:
 
     def in_time(self, outcome: Outcome) -> Outcome:
         """Nobody is told that they hold a lease that ran out while it was being committed."""
-        if isinstance(outcome, Granted | Renewed) and outcome.hold.expires_us <= self.now().latest:
-            return Refused(OutcomeUnknown("the lease ran out before it was committed; repeat with the same requestId"))
+        if isinstance(outcome, Granted | Renewed):
+            now = self._store.now()
+            if now is None:
+                return Refused(OutcomeUnknown("the store can't tell the time; repeat with the same requestId"))
+            if outcome.hold.expires_us <= now.latest:
+                return Refused(
+                    OutcomeUnknown("the lease ran out before it was committed; repeat with the same requestId")
+                )
         return outcome

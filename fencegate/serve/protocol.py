@@ -65,7 +65,9 @@ class ShortWayProtocol(HttpToolsProtocol):
             if len(self._waiting) > 65536:
                 self.flow.pause_reading()
             return
-        if not self._in_message and (self.cycle is None or self.cycle.response_complete):
+        # Whoever reads no answers goes the long way, which waits for that.
+        between = not self._in_message and (self.cycle is None or self.cycle.response_complete)
+        if between and not self.flow.write_paused:
             request = plain_post(data)
             answer = self._hot(*request) if request is not None else None
             if answer is not None:

@@ -18,7 +18,7 @@ from fencegate.serve.app import Application
 from fencegate.serve.protocol import ShortWayProtocol
 from fencegate.settings import Settings
 
-DRAIN_S = 7
+DRAIN_S = 6
 
 
 class _Server(uvicorn.Server):

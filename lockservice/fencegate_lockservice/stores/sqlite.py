@@ -319,12 +319,14 @@ class _Line:
 
     def hang_up(self) -> None:
         """Say that no more will come, and wait for the writer to finish."""
+        within_s = END_WITHIN_S
         if self._sender is not None:
-            self._sender.join(END_WITHIN_S)
+            self._sender.join(within_s)
+            within_s = 0 if self._sender.is_alive() else within_s
         with contextlib.suppress(OSError):
             self._wire.shutdown(socket.SHUT_WR)
         try:
-            self._process.wait(END_WITHIN_S)
+            self._process.wait(within_s)
         except subprocess.TimeoutExpired:
             log.error("the writer does not end, and is killed")
             self._process.kill()
