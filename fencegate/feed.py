@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from fencegate.core.ports import Changes, LogEntry
+from fencegate.loop import running_loop
 
 TAIL = 20_000
 PAGE = 1_000
@@ -21,14 +22,14 @@ class _Follower:
     __slots__ = ("event", "loop", "woken")
 
     def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.loop = running_loop()
         self.event = asyncio.Event()
         self.woken = False
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
-        return asyncio.get_running_loop()
+        return running_loop()
     except RuntimeError:
         return None
 

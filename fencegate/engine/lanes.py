@@ -33,6 +33,7 @@ from fencegate.core.model import (
 from fencegate.core.ports import Ambiguous, Change, Conflict, Interval, Store, TooLate, Unavailable
 from fencegate.engine.codec import RECENT, decode, encode, encode_line
 from fencegate.engine.lane import ABSENT, Asked, Fold, Known, Lane, fold
+from fencegate.loop import running_loop
 
 MAX_LANES = 50_000
 TRIES = 12
@@ -112,7 +113,7 @@ class Lanes:
     def ask(self, command: Command) -> asyncio.Future[Outcome]:
         """Have a command carried out; a refusal is an outcome too."""
         lane = self.lane(command.lock_key)
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Outcome] = running_loop().create_future()
         lane.asked.append((command, future))
         if not lane.busy:
             lane.busy = True
@@ -140,7 +141,7 @@ class Lanes:
             landing = asyncio.ensure_future(self._store.commit(attempt.changes, attempt.log, attempt.not_after_us))
         except Exception as error:  # whatever it is, those who ask must hear of it, and the next ones be served
             self._give_up(lane, asked, error)
-            asyncio.get_running_loop().call_soon(self._go, lane)
+            running_loop().call_soon(self._go, lane)
             return
         landing.add_done_callback(partial(self._landed, lane, asked, attempt))
 
@@ -176,7 +177,7 @@ class Lanes:
                 self._give_up(lane, asked, error)
             self._go(lane)
 
-        task = asyncio.get_running_loop().create_task(to_the_end())
+        task = running_loop().create_task(to_the_end())
         self._slow.add(task)
         task.add_done_callback(self._slow.discard)
 
