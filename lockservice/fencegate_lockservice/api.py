@@ -12,7 +12,6 @@ import msgspec
 from fencegate.core.errors import InvalidInput, NotSupported, OutcomeUnknown
 from fencegate.core.machine import free, live_holds
 from fencegate.core.model import (
-    PLAIN,
     Acquire,
     Claimant,
     ForceRelease,
@@ -222,16 +221,18 @@ def _describe(lock_key: str, record: LockRecord, now: Interval) -> Answer | None
 
 def _terms(asked: AcquireBody) -> Terms | None:
     """What is special about this acquire; None for a plain one, which is most of them."""
-    terms = Terms(
-        shared=asked.mode == "shared",
+    shared = asked.mode == "shared"
+    if not (shared or asked.limit or asked.priority or asked.lockDelayMillis or asked.maxHoldMillis):
+        return None
+    if shared and asked.limit:
+        raise InvalidInput("limit", "goes with mode exclusive: a permit is held by one")
+    return Terms(
+        shared=shared,
         limit=asked.limit or 0,
         priority=asked.priority,
         lock_delay_us=(asked.lockDelayMillis or 0) * 1000,
         max_hold_us=(asked.maxHoldMillis or 0) * 1000,
     )
-    if terms.shared and terms.limit:
-        raise InvalidInput("limit", "goes with mode exclusive: a permit is held by one")
-    return terms if terms != PLAIN else None
 
 
 def _mode(hold: Hold) -> str:

@@ -24,6 +24,7 @@ from fencegate.core.ports import Change
 
 KEEP_LOG = 200_000
 MAX_ROWS = 5_000  # SQLite takes some 32,000 parameters in a statement
+PART_BYTES = 1 << 16  # a buffer that needs no memory mapping of its own
 CLEAN_EVERY = 64
 CLEAN_ROWS = 4_096
 IN_USE_S = 2.0  # how long a predecessor that was killed may take to notice
@@ -109,7 +110,7 @@ class Inbox:
     def fill(self, wire: socket.socket, flags: int = socket.MSG_DONTWAIT) -> bool:
         """Read what is there; False when the other side is gone, BlockingIOError when nothing has come."""
         try:
-            part = wire.recv(1 << 20, flags)
+            part = wire.recv(PART_BYTES, flags)
         except ConnectionResetError:
             return False
         self._bytes += part
