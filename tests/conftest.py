@@ -15,6 +15,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite-scenarios", action="store_true", help="write down what the state machine answers now")
 
 
+# A job in the background is started with SIGINT ignored, and hands that on; our children are to be interrupted.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture
 def make_server(tmp_path: Path) -> Iterator[MakeServer]:
     """Start servers of this test's own: `make_server("name", "--role", "gateway", FENCEGATE_…="…")`."""
