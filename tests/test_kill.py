@@ -32,8 +32,6 @@ class Told:
     tokens: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     written: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
     unknown: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    twice: list[str] = field(default_factory=list)
-    holders: dict[str, str] = field(default_factory=dict)
 
 
 class Client(threading.Thread):

@@ -8,7 +8,8 @@ unchanged, or comes back with newer ones.
 Each command goes through the same three steps:
   1. time passes: leases that ran out end, an offer that lapsed goes back, places that nobody came back for are dropped;
   2. the command itself;
-  3. hand over: a lock that nobody holds is offered to the first waiter who is there to take it.
+  3. hand over: the first waiter who is there is offered the lock, if it fits beside those who hold it; one offer at a
+     time, and taking it up brings the next.
 
 The token is minted in one place, `_mint`: one above everything this commit has seen, and not below the clock. Order
 within a key comes from `last + 1` under compare-and-set, with no clock in the argument; the clock only lifts it, so
