@@ -15,7 +15,7 @@ demo: $(READY)  ## prove the point: a paused holder's write is refused
 	$(BIN)/fencegate demo --all
 
 test: $(READY)  ## the whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 lint: $(READY)  ## style, types, import rules
 	$(BIN)/ruff check .

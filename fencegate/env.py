@@ -1,6 +1,7 @@
 """The environment: the only module that reads it."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from fencegate.core.errors import UnsafeConfiguration
@@ -23,3 +24,8 @@ def setting(name: str) -> str | None:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UnsafeConfiguration(f"{variable}_FILE: {path} can't be read ({error})") from None
+
+
+def environment_with(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a child process: ours, and these."""
+    return {**os.environ, **variables}

@@ -4,9 +4,11 @@ A follower that is slow never holds up a commit: nothing is queued for it, it re
 """
 
 import asyncio
+import contextlib
 import threading
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from operator import attrgetter
 
 from fencegate.core.ports import Changes, LogEntry
 from fencegate.loop import running_loop
@@ -14,17 +16,18 @@ from fencegate.loop import running_loop
 TAIL = 20_000
 PAGE = 1_000
 
+_revision = attrgetter("revision")
+
 ReadLog = Callable[[int, int], Awaitable[Sequence[LogEntry] | None]]
 """Entries after a revision, at most so many, whole revisions only; None when they were compacted."""
 
 
 class _Follower:
-    __slots__ = ("event", "loop", "woken")
+    __slots__ = ("event", "loop")
 
     def __init__(self) -> None:
         self.loop = running_loop()
         self.event = asyncio.Event()
-        self.woken = False
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -40,10 +43,10 @@ class Feed:
     def __init__(self, revision: int, read_log: ReadLog) -> None:
         self._lock = threading.Lock()
         self._read_log = read_log
-        self._tail: deque[LogEntry] = deque()
+        self._tail: list[LogEntry] = []
         self._before_tail = revision
         self._revision = revision
-        self._followers: set[_Follower] = set()
+        self._asleep: set[_Follower] = set()
 
     @property
     def revision(self) -> int:
@@ -56,12 +59,11 @@ class Feed:
         with self._lock:
             self._tail.extend(entries)
             self._revision = entries[-1].revision
-            while len(self._tail) > TAIL:
-                self._before_tail = self._tail.popleft().revision
-            sleeping = [follower for follower in self._followers if not follower.woken]
-            for follower in sleeping:
-                follower.woken = True
-        self._call(sleeping)
+            if len(self._tail) > TAIL + TAIL // 4:  # in strides, since the front of a list is dear to cut
+                self._before_tail = self._tail[-TAIL - 1].revision
+                del self._tail[:-TAIL]
+            woken, self._asleep = self._asleep, set()
+        self._call(woken)
 
     def lost(self, revision: int) -> None:
         """Lines up to `revision` may have been committed without being published here: the log has them."""
@@ -69,62 +71,59 @@ class Feed:
             if revision != self._revision:
                 self._tail.clear()
                 self._before_tail = self._revision = revision
-            sleeping = [follower for follower in self._followers if not follower.woken]
-            for follower in sleeping:
-                follower.woken = True
-        self._call(sleeping)
+            woken, self._asleep = self._asleep, set()
+        self._call(woken)
 
-    def _call(self, followers: Sequence[_Follower]) -> None:
+    @staticmethod
+    def _call(followers: set[_Follower]) -> None:
+        if not followers:
+            return
         here = _running_loop()
         for follower in followers:
-            try:
-                if follower.loop is here:  # no need to wake the loop that we are in
-                    follower.event.set()
-                else:
-                    follower.loop.call_soon_threadsafe(follower.event.set)
-            except RuntimeError:  # its loop was closed under it
-                self._forget(follower)
+            if follower.loop is here:  # no need to wake the loop that we are in
+                follower.event.set()
+                continue
+            with contextlib.suppress(RuntimeError):  # its loop was closed under it
+                follower.loop.call_soon_threadsafe(follower.event.set)
 
-    def _forget(self, follower: _Follower) -> None:
-        with self._lock:
-            self._followers.discard(follower)
-
-    async def follow(self, since: int | None) -> AsyncIterator[Changes]:
-        """Everything after `since` (None: from now on), in batches, for ever."""
+    async def follow(self, since: int | None) -> AsyncGenerator[Changes, None]:
+        """What `Store.changes` promises."""
         follower = _Follower()
-        with self._lock:
-            self._followers.add(follower)
-            known = self._revision if since is None else since
+        known = self._revision if since is None else since
+        told = False
         try:
             while True:
-                changes = await self._after(known)
-                if changes is None:
+                changes = await self._after(known, follower)
+                if changes is not None:
+                    known = changes.revision
+                elif told:
                     await follower.event.wait()
-                    with self._lock:
-                        follower.woken = False
-                        follower.event.clear()
+                    follower.event.clear()
                     continue
-                known = changes.revision
-                yield changes
+                told = True
+                yield changes or Changes(known)
         finally:
-            self._forget(follower)
+            with self._lock:
+                self._asleep.discard(follower)
 
-    async def _after(self, known: int) -> Changes | None:
+    async def _after(self, known: int, follower: _Follower) -> Changes | None:
+        """The next batch, whole revisions only; None when there is none, and then the follower will be woken."""
         with self._lock:
             revision = self._revision
             if known == revision:
+                self._asleep.add(follower)
                 return None
             if known > revision:
                 return Changes(revision, reset=True)
-            entries: list[LogEntry] | None = None
-            if known >= self._before_tail:
-                entries = []
-                for entry in reversed(self._tail):
-                    if entry.revision <= known:
-                        break
-                    entries.append(entry)
-                entries.reverse()
+            entries = self._page(known) if known >= self._before_tail else None
         found = entries if entries is not None else await self._read_log(known, PAGE)
         if found is None:
             return Changes(revision, reset=True)
         return Changes(found[-1].revision if found else revision, found)
+
+    def _page(self, known: int) -> Sequence[LogEntry]:
+        first = bisect_right(self._tail, known, key=_revision)
+        end = first + PAGE
+        if end < len(self._tail):
+            end = bisect_right(self._tail, self._tail[end - 1].revision, lo=end - 1, key=_revision)
+        return self._tail[first:end]

@@ -9,11 +9,12 @@ from typing import Any, Literal, cast, get_args
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.env import setting
 from fencegate.gateway.resources import ResourceSettings
+from fencegate_lockservice.config import LockSettings
 
 Role = Literal["all", "lockservice", "gateway"]
 DEFAULT_LISTEN = "127.0.0.1:7420"
 DEFAULT_DATA = Path(".fencegate")
-_KNOWN = frozenset({"listen", "store", "data", "role", "resources"})
+_KNOWN = frozenset({"listen", "store", "data", "role", "locks", "resources"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Settings:
     role: Role
     store: str
     resources: Mapping[str, ResourceSettings] = field(default_factory=dict)
+    locks: LockSettings = field(default_factory=LockSettings)
 
 
 def read(
@@ -40,7 +42,8 @@ def read(
     chosen = _role(role or setting("role") or _text(table, "role") or "all")
     folder = (data or _path(setting("data")) or _path(_text(table, "data")) or DEFAULT_DATA).absolute()
     url = store or setting("store") or _text(table, "store") or f"sqlite:///{folder / 'locks.db'}"
-    return Settings(host, port, chosen, url, _resources(table.get("resources"), folder))
+    locks = LockSettings.of(table.get("locks"), setting)
+    return Settings(host, port, chosen, url, _resources(table.get("resources"), folder), locks)
 
 
 def _resources(tables: Any, folder: Path) -> dict[str, ResourceSettings]:

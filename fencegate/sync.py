@@ -1,130 +1,63 @@
 """The client without `await`: the same rules, run by the background thread, with this thread waiting for them."""
 
 import builtins
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
+from fencegate.client import reading
+from fencegate.client.asks import LockChoice
 from fencegate.client.background import background
+from fencegate.client.blocking.hold import Hold, HoldTerms, Lease, LeaseReactions, TryHold, attached_hold, hold_of
+from fencegate.client.blocking.hold_all import HoldAll, HoldAllTerms, Leases, hold_all_of
+from fencegate.client.blocking.leader import CandidateTerms, Lead, LeadTerms, Term, candidate_terms
+from fencegate.client.blocking.observer import Observer
+from fencegate.client.blocking.open_session import OpenSession, Session, SessionReactions, session_of
+from fencegate.client.blocking_watch import Watcher
 from fencegate.client.connection import Connection
-from fencegate.client.grant import Grant
-from fencegate.client.holding import Holding, Request
-from fencegate.client.lease import LeaseCore, LeaseState
-from fencegate.client.locks import (
-    DEFAULT_TIMEOUT_S,
-    DEFAULT_TTL_S,
-    acquisition_of,
-    attachment_of,
-    connection_of,
-)
+from fencegate.client.history import DEFAULT_LIMIT, LockHistory, history
+from fencegate.client.guarded import Guarded
+from fencegate.client.life import LeaseState
+from fencegate.client.locks import DEFAULT_TIMEOUT_S, connection_of
 from fencegate.client.locks import Locks as AsyncLocks
-from fencegate.client.release import give_back
+from fencegate.client.observer import Leader
+from fencegate.client.once import Once
+from fencegate.client.terms import DEFAULT_TTL_S, Terms
 from fencegate.client.transport import Json
-from fencegate.core.errors import FencegateError, LockHeld
 
-__all__ = ["Hold", "Lease", "LeaseState", "Locks", "TryHold", "connect"]
+__all__ = [
+    "Hold",
+    "HoldAll",
+    "Lead",
+    "Leader",
+    "Lease",
+    "LeaseState",
+    "Leases",
+    "Locks",
+    "Observer",
+    "OpenSession",
+    "Session",
+    "Term",
+    "TryHold",
+    "Watcher",
+    "connect",
+]
 
 
-def connect(url: str | None = None, *, owner_id: str | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> "Locks":
+def connect(
+    url: str | None = None,
+    *,
+    owner_id: str | None = None,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    on_state: Callable[[Lease, LeaseState], None] | None = None,
+) -> "Locks":
     """Like `fencegate.connect`, without `await`. May be used from several threads.
+
+    `on_state` is told each state of each lease, in a thread of its own.
 
     >>> locks = connect("memory://")
     """
-    return Locks(connection_of(url, owner_id, timeout))
-
-
-class Lease(LeaseCore):
-    """A time-bound hold on a lock key, renewed in the background until it is released or lost."""
-
-    def __init__(self, connection: Connection, grant: Grant) -> None:
-        super().__init__(grant, connection.clock)
-        self._connection = connection
-        self.lost: threading.Event = LostEvent(self)
-        """Set when the lease is lost: `lease.lost.wait(timeout)`."""
-
-    def release(self) -> None:
-        """Give the lock back. Raises LockLost when it was lost before that; does nothing when it was released."""
-        background().run(give_back(self._connection, self))
-
-
-class LostEvent(threading.Event):
-    """A `threading.Event` that also reads the clock, so that it is never later than the deadline."""
-
-    def __init__(self, lease: LeaseCore) -> None:
-        super().__init__()
-        self._lease = lease
-        lease._when_lost(self.set)
-
-    def is_set(self) -> bool:
-        return self._lease.state is LeaseState.LOST
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self.is_set() or super().wait(timeout) or self.is_set()
-
-
-class Hold:
-    """A handle on a lock: `with` it, or `acquire` and `release` it. The rules are those of `fencegate.Hold`."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        request: Callable[[], Request],
-        on_lost: Callable[[Lease], None] | None,
-    ) -> None:
-        self._holding = Holding(connection, request, Lease)
-        self._on_lost = on_lost
-
-    def acquire(self) -> Lease:
-        """Get the lock, and have it renewed until `release`. LockHeld when it can't be had."""
-        try:
-            lease = background().run(self._holding.acquire())
-        except FencegateError:
-            raise
-        except BaseException:  # Ctrl-C, perhaps just when the grant arrived
-            background().owe(self._holding.discard())
-            raise
-        on_lost = self._on_lost
-        if on_lost is not None:
-            # A thread of its own: on the renewal thread a slow callback would cost every other lease.
-            lease._when_lost(lambda: threading.Thread(target=on_lost, args=(lease,), daemon=True).start())
-        return lease
-
-    def release(self) -> None:
-        """Give the lock back. Raises LockLost when it was lost before that; does nothing when it was released."""
-        background().run(self._holding.release())
-
-    def __enter__(self) -> Lease:
-        return self.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        background().run(self._holding.finish(error))
-
-
-class TryHold:
-    """Like Hold, but gives None where that would raise LockHeld."""
-
-    def __init__(self, hold: Hold) -> None:
-        self._hold = hold
-
-    def acquire(self) -> Lease | None:
-        try:
-            return self._hold.acquire()
-        except LockHeld:
-            return None
-
-    def release(self) -> None:
-        self._hold.release()
-
-    def __enter__(self) -> Lease | None:
-        return self.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._hold.__exit__(kind, error, traceback)
+    return Locks(connection_of(url, owner_id, timeout, on_state))
 
 
 class Locks:
@@ -138,55 +71,87 @@ class Locks:
     def owner_id(self) -> str:
         return self._connection.owner_id
 
-    def hold(
-        self,
-        lock_key: str,
-        *,
-        ttl: float = DEFAULT_TTL_S,
-        wait: float | None = None,
-        reentrant: bool = False,
-        metadata: Mapping[str, Any] | None = None,
-        on_lost: Callable[[Lease], None] | None = None,
-        request_id: str | None = None,
-    ) -> Hold:
+    def hold(self, lock_key: str, **terms: Unpack[HoldTerms]) -> Hold:
         """A handle on the lock: `with locks.hold("rebuild:eu", ttl=30, wait=10) as lease: …`.
 
-        `ttl` and `wait` are seconds; without `wait` a held lock raises LockHeld at once. `on_lost` is called in a
-        thread of its own.
+        `ttl` and `wait` are seconds; without `wait` a held lock raises LockHeld at once. `on_lost` and the other
+        callbacks are called in a thread of their own. All terms: `fencegate.Terms`.
         """
-        request = acquisition_of(self._connection, lock_key, ttl, wait, reentrant, metadata, request_id)
-        return Hold(self._connection, request, on_lost)
+        return hold_of(self._connection, lock_key, terms)
 
-    def try_hold(
-        self,
-        lock_key: str,
-        *,
-        ttl: float = DEFAULT_TTL_S,
-        wait: float | None = None,
-        reentrant: bool = False,
-        metadata: Mapping[str, Any] | None = None,
-        on_lost: Callable[[Lease], None] | None = None,
-        request_id: str | None = None,
-    ) -> TryHold:
+    def try_hold(self, lock_key: str, **terms: Unpack[HoldTerms]) -> TryHold:
         """Like `hold`, but gives None where that would raise LockHeld."""
-        request = acquisition_of(self._connection, lock_key, ttl, wait, reentrant, metadata, request_id)
-        return TryHold(Hold(self._connection, request, on_lost))
+        return TryHold(hold_of(self._connection, lock_key, terms))
 
-    def attach(self, exported: str, *, on_lost: Callable[[Lease], None] | None = None) -> Hold:
+    def hold_all(self, locks: Iterable[LockChoice], **terms: Unpack[HoldAllTerms]) -> HoldAll:
+        """Several locks, all or none: `with locks.hold_all(["a", ("b", "shared")], wait=10) as leases: …`.
+
+        They are granted in one step, renewed and released together, and lost together. However two callers order
+        the locks that they name, they don't deadlock; to hold some and then wait for more still can.
+        """
+        return hold_all_of(self._connection, locks, terms)
+
+    def session(
+        self, *, ttl: float = DEFAULT_TTL_S, owner: str | None = None, **reactions: Unpack[SessionReactions]
+    ) -> OpenSession:
+        """One keep-alive for any number of locks: `with locks.session(ttl=30) as session: …`.
+
+        `session.hold(key)` is kept alive by it, and lost with it. Leaving the block ends it, and all that it holds.
+        """
+        return session_of(self._connection, ttl, owner, reactions)
+
+    def attach(self, exported: str, **reactions: Unpack[LeaseReactions]) -> Hold:
         """A handle on a lease that another process exported; LockLost when it is over by now."""
-        return Hold(self._connection, attachment_of(self._connection, exported), on_lost)
+        return attached_hold(self._connection, exported, reactions)
+
+    def lead(self, name: str, **terms: Unpack[LeadTerms]) -> Lead:
+        """Stand for election: `with locks.lead("order-service", ttl=15) as term: …`, once we are elected.
+
+        Leaving the block hands over to the next candidate at once.
+        """
+        return Lead(self._connection, name, terms)
+
+    def terms(self, name: str, **terms: Unpack[CandidateTerms]) -> Generator[Term, None, None]:
+        """Stand again after each term: `for term in locks.terms("order-service"): …`; leaving the loop hands over.
+
+        The body has to notice for itself that it was deposed (`term.lost`, `term.ensure_led()`).
+        """
+        return candidate_terms(self._connection, name, terms)
+
+    def observe(self, name: str) -> Observer:
+        """Follow the leader: `for leader in locks.observe("order-service"): …`; None while nobody leads."""
+        return Observer(self._locks.observe(name))
+
+    def once(self, template: str, *, keep: float | None = None, **terms: Unpack[Terms]) -> Once:
+        """A decorator: one caller runs the function, others skip it. `@locks.once("cron:daily-report", keep=600)`."""
+        return Once(self._connection, template, keep, terms)
+
+    def guarded(self, template: str, **terms: Unpack[Terms]) -> Guarded:
+        """A decorator: callers of the function take turns. `@locks.guarded("inventory:{sku}")`."""
+        return Guarded(self._connection, template, terms)
 
     def status(self, lock_key: str) -> Json:
         """Who holds the lock, as the REST call tells it; `locked` is false when nobody does."""
-        return background().run(self._locks.status(lock_key))
+        return background().run(reading.status(self._connection, lock_key))
 
     def list(self, prefix: str = "", *, namespace: str | None = None) -> builtins.list[Json]:
         """The locks that are held, as `status` tells of each, in the order of their keys."""
-        return background().run(self._locks.list(prefix, namespace=namespace))
+        return background().run(reading.list_locks(self._connection, prefix, namespace))
 
-    def force_release(self, lock_key: str, reason: str) -> Json:
-        """Take the lock from whoever holds it. Its fencing token goes on protecting the resource from them."""
-        return background().run(self._locks.force_release(lock_key, reason))
+    def force_release(self, lock_key: str, reason: str, *, grace: float = 0.0) -> Json:
+        """Take the lock from whoever holds it. Its fencing token goes on protecting the resource from them.
+
+        With `grace`, the holder is asked first, and has so many seconds to finish and release.
+        """
+        return background().run(reading.force_release(self._connection, lock_key, reason, grace))
+
+    def history(self, lock_key: str, *, limit: int = DEFAULT_LIMIT) -> LockHistory:
+        """The newest holds of the lock: by whom, from when to when, with which token, and how each ended."""
+        return background().run(history(self._connection, lock_key, limit))
+
+    def watch(self, key: str | None = None, *, prefix: str | None = None, since: int | None = None) -> Watcher:
+        """What happens to a lock, to those of a prefix, or to all: `with locks.watch("a") as events: …`."""
+        return Watcher(self._locks.watch(key, prefix=prefix, since=since))
 
     def close(self) -> None:
         """Release what this client still holds, and close its connections. A later use opens others."""

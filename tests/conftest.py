@@ -1,11 +1,13 @@
 """Fixtures for tests that need a real server, and the options of the tests."""
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import hypothesis
 import pytest
 
 from tests.servers import MakeServer, Server, start_server
@@ -14,6 +16,22 @@ from tests.servers import MakeServer, Server, start_server
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite-scenarios", action="store_true", help="write down what the state machine answers now")
 
+
+# What the machine is set up for must not reach the tests: neither a server of its own, nor a proxy for 127.0.0.1.
+for _name in [name for name in os.environ if name.startswith("FENCEGATE_") and name != "FENCEGATE_EXAMPLES"]:
+    del os.environ[_name]
+for _name in ("no_proxy", "NO_PROXY"):
+    os.environ[_name] = ",".join(filter(None, (os.environ.get(_name), "127.0.0.1", "localhost")))
+
+# Every run tries the same examples, however busy the machine is; FENCEGATE_EXAMPLES asks for a search by chance.
+hypothesis.settings.register_profile(
+    "steady",
+    deadline=None,
+    database=None,
+    derandomize="FENCEGATE_EXAMPLES" not in os.environ,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("steady")
 
 # A job in the background is started with SIGINT ignored, and hands that on; our children are to be interrupted.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

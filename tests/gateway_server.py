@@ -89,7 +89,7 @@ class Server:
     def stop(self) -> str:
         """End it as an orchestrator does; what it still said."""
         self.process.terminate()
-        return self.process.communicate(timeout=10)[0]
+        return self.process.communicate(timeout=60)[0]
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from fencegate import (
 from fencegate.client import acquisition
 from fencegate.client.http import HttpTransport
 from fencegate.sync import connect as connect_sync
-from tests.servers import MakeServer, Server, start_server
+from tests.servers import MakeServer, Server, kept_address, start_server
 
 
 class LossyNetwork:
@@ -31,6 +31,7 @@ class LossyNetwork:
     def __init__(self, server: Server) -> None:
         self._port = int(server.url.rpartition(":")[2])
         self._cut: list[bytes] = []
+        self.answers_lost = 0
         self.url = ""
 
     def lose_answers(self, verb: str, times: int = 1) -> None:
@@ -53,6 +54,7 @@ class LossyNetwork:
                 lost = next((verb for verb in self._cut if verb in data), None)
                 if lost is not None:
                     self._cut.remove(lost)
+                    self.answers_lost += 1
                     cut = True
                 back.write(data)
 
@@ -85,6 +87,13 @@ def stoppable(running: Server) -> Iterator[Server]:
 
 
 @pytest.fixture
+def address() -> Iterator[str]:
+    """For a server that is started again where it was."""
+    with kept_address() as kept:
+        yield kept
+
+
+@pytest.fixture
 async def network(server: Server) -> AsyncIterator[LossyNetwork]:
     async with LossyNetwork(server).open() as lossy:
         yield lossy
@@ -92,6 +101,14 @@ async def network(server: Server) -> AsyncIterator[LossyNetwork]:
 
 async def until(lease: Lease, state: LeaseState) -> None:
     while lease.state is not state:
+        lease.ensure_held()
+        await asyncio.sleep(0.01)
+
+
+async def until_renewed(lease: Lease) -> None:
+    before = lease.remaining
+    while lease.remaining <= before:
+        before = lease.remaining
         lease.ensure_held()
         await asyncio.sleep(0.01)
 
@@ -106,54 +123,56 @@ async def test_when_the_server_stops_the_lease_is_suspended_and_then_lost_at_its
 ) -> None:
     async with connect(stoppable.url, timeout=1) as locks:
         with pytest.raises(LockLost):
-            async with locks.hold(key, ttl=2, cancel_on_lost=True) as lease:
+            async with locks.hold(key, ttl=5, cancel_on_lost=True) as lease:
                 stoppable.signal(signal.SIGSTOP)
-                begun = time.monotonic()
+                begun, left_s = time.monotonic(), lease.remaining
                 await until(lease, LeaseState.SUSPENDED)
                 lease.ensure_held()
                 await asyncio.sleep(60)
-        assert 1.2 < time.monotonic() - begun < 2.5  # its own clock said so; nobody was there to ask
+        assert left_s - 0.1 < time.monotonic() - begun < 30  # its own clock said so; nobody was there to ask
         stoppable.signal(signal.SIGCONT)
         await asyncio.sleep(0.1)
         assert lease.state is LeaseState.LOST  # it never comes back
-        async with locks.hold(key, wait=5) as later:
+        async with locks.hold(key, wait=30) as later:
             assert later.token > lease.token
 
 
 async def test_a_server_that_comes_back_in_time_ends_the_suspension(stoppable: Server, key: str) -> None:
-    async with connect(stoppable.url) as locks, locks.hold(key, ttl=2) as lease:
+    async with connect(stoppable.url, timeout=1) as locks, locks.hold(key, ttl=6) as lease:
         stoppable.signal(signal.SIGSTOP)
         await until(lease, LeaseState.SUSPENDED)
         stoppable.signal(signal.SIGCONT)
         await until(lease, LeaseState.HELD)
 
 
-async def test_a_server_that_is_killed_and_restarted_keeps_the_lease(make_server: MakeServer, key: str) -> None:
-    server = make_server()
-    async with connect(server.url) as locks, locks.hold(key, ttl=5) as lease:
+async def test_a_server_that_is_killed_and_restarted_keeps_the_lease(
+    make_server: MakeServer, address: str, key: str
+) -> None:
+    server = make_server(listen=address)
+    async with connect(server.url) as locks, locks.hold(key, ttl=9) as lease:
         server.kill()
-        await asyncio.to_thread(make_server, listen=server.url.removeprefix("http://"))
-        while lease.remaining < 4:  # until it was renewed
-            await asyncio.sleep(0.01)
-            lease.ensure_held()
+        await asyncio.to_thread(make_server, listen=address)
+        await until_renewed(lease)
         assert (await locks.status(key))["fencingToken"] == lease.token.wire
 
 
 @pytest.mark.parametrize("embedded", [False, True])
 async def test_a_busy_event_loop_does_not_cost_the_lease(server: Server, key: str, embedded: bool) -> None:
-    async with connect("memory://" if embedded else server.url) as locks, locks.hold(key, ttl=1) as lease:
-        time.sleep(1.5)  # the event loop is blocked for longer than the lease
+    async with connect("memory://" if embedded else server.url) as locks, locks.hold(key, ttl=3) as lease:
+        time.sleep(3.5)  # the event loop is blocked for longer than the lease
         lease.ensure_held()
         assert (await locks.status(key))["fencingToken"] == lease.token.wire
 
 
 async def test_a_wait_longer_than_the_ttl_still_brings_a_whole_lease(server: Server, key: str) -> None:
     async with connect(server.url) as locks, connect(server.url) as rival:
-        async with locks.hold(key, ttl=5):
-            waiting = asyncio.create_task(rival.hold(key, ttl=1, wait=20).acquire())
-            await asyncio.sleep(1.1)
+        async with locks.hold(key, ttl=9):
+            waiting = asyncio.create_task(rival.hold(key, ttl=3, wait=60).acquire())
+            while not (await locks.status(key))["waiters"]:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(3.1)
         lease = await waiting
-        for _ in range(5):  # and it is renewed from there
+        for _ in range(16):  # and it is renewed from there
             await asyncio.sleep(0.2)
             lease.ensure_held()
         await lease.release()
@@ -163,13 +182,13 @@ async def test_a_release_is_bounded_when_the_server_stops_and_the_body_is_not_bl
     stoppable: Server, key: str
 ) -> None:
     async with connect(stoppable.url, timeout=0.5) as locks:
-        async with locks.hold(key, ttl=10):
+        async with locks.hold(key, ttl=90):
             stoppable.signal(signal.SIGSTOP)
             begun = time.monotonic()
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 20
         stoppable.signal(signal.SIGCONT)
-        async with locks.hold(key, wait=5):  # the release went on in the background
-            assert time.monotonic() - begun < 5
+        async with locks.hold(key, wait=30):  # the release went on in the background, and the TTL is far away
+            assert time.monotonic() - begun < 60
 
 
 async def test_an_acquire_whose_answer_was_lost_finds_its_lease_again(
@@ -189,7 +208,7 @@ async def test_an_acquire_that_gives_up_in_doubt_leaves_no_lock_behind(
         network.lose_answers("acquire", 4)
         with pytest.raises(OutcomeUnknown):
             await locks.hold(key, ttl=60).acquire()
-        async with direct.hold(key, wait=5):  # far below the TTL
+        async with direct.hold(key, wait=30):  # far below the TTL
             pass
 
 
@@ -201,15 +220,11 @@ async def test_a_release_whose_answer_was_lost_is_a_release(network: LossyNetwor
 
 
 async def test_renewals_whose_answers_were_lost_suspend_but_do_not_lose(network: LossyNetwork, key: str) -> None:
-    async with connect(network.url) as locks, locks.hold(key, ttl=1.5) as lease:
+    async with connect(network.url) as locks, locks.hold(key, ttl=6) as lease:
         network.lose_answers("renew", 2)
-        states = set()
-        end = time.monotonic() + 1.4
-        while time.monotonic() < end:
-            states.add(lease.state)
-            await asyncio.sleep(0.005)
-        assert states == {LeaseState.HELD, LeaseState.SUSPENDED}
-        assert lease.state is LeaseState.HELD
+        await until(lease, LeaseState.SUSPENDED)
+        await until(lease, LeaseState.HELD)
+        assert network.answers_lost == 2
 
 
 async def test_a_request_is_not_repeated_beyond_the_servers_memory_of_it(
@@ -221,23 +236,23 @@ async def test_a_request_is_not_repeated_beyond_the_servers_memory_of_it(
         begun = time.monotonic()
         with pytest.raises(OutcomeUnknown, match="too old"):
             await locks.hold(key, wait=30).acquire()
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 20
 
 
 async def test_waiters_are_sent_away_by_a_stopping_server_and_come_back_to_the_next(
-    make_server: MakeServer, key: str
+    make_server: MakeServer, address: str, key: str
 ) -> None:
-    server = make_server()
+    server = make_server(listen=address)
     async with connect(server.url) as locks, connect(server.url) as rival:
-        lease = await locks.hold(key, ttl=20).acquire()
-        waiting = asyncio.create_task(rival.hold(key, wait=20).acquire())
+        lease = await locks.hold(key, ttl=60).acquire()
+        waiting = asyncio.create_task(rival.hold(key, wait=60).acquire())
         while not (await locks.status(key))["waiters"]:
             await asyncio.sleep(0.01)
         assert await asyncio.to_thread(server.terminate) == 0
-        await asyncio.to_thread(make_server, listen=server.url.removeprefix("http://"))
+        await asyncio.to_thread(make_server, listen=address)
         lease.ensure_held()
         await lease.release()
-        assert (await asyncio.wait_for(waiting, 10)).token > lease.token
+        assert (await asyncio.wait_for(waiting, 60)).token > lease.token
 
 
 def test_the_sync_client_loses_its_lease_at_the_deadline_too(stoppable: Server, key: str) -> None:
@@ -245,9 +260,12 @@ def test_the_sync_client_loses_its_lease_at_the_deadline_too(stoppable: Server, 
         lost: list[object] = []
         with pytest.raises(LockLost), locks.hold(key, ttl=1, on_lost=lost.append) as lease:
             stoppable.signal(signal.SIGSTOP)
-            assert lease.lost.wait(2)
+            assert lease.lost.wait(30)
             assert lease.lost.is_set()
-        time.sleep(0.05)
+        end = time.monotonic() + 20
+        while not lost and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(0.05)  # and not a second time
         assert lost == [lease]
         stoppable.signal(signal.SIGCONT)
 
@@ -278,7 +296,7 @@ async def test_every_answer_is_a_refusal_in_our_words_or_unknown(answer: bytes, 
         writer.close()
 
     async with await asyncio.start_server(speak, "127.0.0.1", 0) as peer:
-        transport = HttpTransport(f"http://127.0.0.1:{peer.sockets[0].getsockname()[1]}", 1)
+        transport = HttpTransport(f"http://127.0.0.1:{peer.sockets[0].getsockname()[1]}", 30)
         with pytest.raises(FencegateError) as raised:
             await transport.acquire("a", {})
         assert type(raised.value) is error

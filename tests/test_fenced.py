@@ -51,7 +51,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def engine(path: Path) -> Iterator[Engine]:
-    engine = create_engine(f"sqlite:///{path}")
+    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 60})
     Base.metadata.create_all(engine)
     yield engine
     engine.dispose()
@@ -59,7 +59,7 @@ def engine(path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 async def async_engine(engine: Engine, path: Path) -> AsyncIterator[AsyncEngine]:
-    made = create_async_engine(f"sqlite+aiosqlite:///{path}")
+    made = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 60})
     yield made
     await made.dispose()
 
@@ -462,7 +462,7 @@ from sqlalchemy.orm import Session
 from fencegate.core.errors import StaleToken
 from fencegate.sql import fenced
 
-engine = create_engine("sqlite:///" + sys.argv[1])
+engine = create_engine("sqlite:///" + sys.argv[1], connect_args={"timeout": 60})
 where, token = sys.argv[2], int(sys.argv[3])
 
 def stop(at):
@@ -539,7 +539,8 @@ def test_the_fence_table_is_created_by_many_processes_at_once(engine: Engine, pa
     from sqlalchemy.orm import Session
     from fencegate.sql import fenced
     sys.stdin.readline()
-    with Session(create_engine("sqlite:///" + sys.argv[1])) as session, fenced(session, lock_key="k", token=7):
+    engine = create_engine("sqlite:///" + sys.argv[1], connect_args={"timeout": 60})
+    with Session(engine) as session, fenced(session, lock_key="k", token=7):
         session.execute(text("INSERT INTO notes (text) VALUES (:text)"), {"text": sys.argv[2]})
     say("written")
     """

@@ -42,14 +42,16 @@ def refused(answer: httpx.Response, status: int, error: str) -> dict[str, Any]:
 
 
 def test_a_grant_has_every_field_of_the_contract(http: httpx.Client, key: str) -> None:
+    before_ms = time.time() * 1000
     grant = granted(http, key, ownerId="me", ttlMillis=5000)
+    after_ms = time.time() * 1000
     assert grant["lockKey"] == key
     assert grant["ownerId"] == "me"
     assert grant["mode"] == "exclusive"
     assert grant["sequencer"] is None
     assert grant["ttlMillis"] == 5000
     assert 0 < grant["remainingMillis"] <= 5000
-    assert abs(grant["expiresAt"] - time.time() * 1000 - 5000) < 2000
+    assert before_ms - 2000 < grant["expiresAt"] - 5000 < after_ms + 2000
     assert isinstance(grant["fencingToken"], str)
     assert int(grant["fencingToken"]) > 0
 
@@ -80,8 +82,8 @@ def test_tokens_rise_over_release_and_acquire(http: httpx.Client, key: str) -> N
 
 
 def test_renewal_keeps_the_token_and_lengthens_the_lease(http: httpx.Client, key: str) -> None:
-    grant = granted(http, key, ttlMillis=2000)
-    body = {"lockToken": grant["lockToken"], "ttlMillis": 20000}
+    grant = granted(http, key, ttlMillis=60000)
+    body = {"lockToken": grant["lockToken"], "ttlMillis": 120000}
     renewed = http.post(f"/v1/locks/{key}/renew", json=body).json()
     assert renewed["fencingToken"] == grant["fencingToken"]
     assert renewed["expiresAt"] > grant["expiresAt"] + 10_000
@@ -240,13 +242,13 @@ def test_a_wait_that_is_too_short_is_refused_like_any_other(http: httpx.Client, 
     granted(http, key)
     before = time.monotonic()
     refused(acquire(http, key, waitMillis=300), 409, "LOCK_ALREADY_HELD")
-    assert 0.25 < time.monotonic() - before < 3
+    assert 0.25 < time.monotonic() - before < 20
     assert http.get(f"/v1/locks/{key}").json()["waiters"] == 0
 
 
 def test_a_waiter_gets_the_lock_when_the_lease_runs_out(http: httpx.Client, key: str) -> None:
     first = granted(http, key, ttlMillis=1000)
-    second = granted(http, key, waitMillis=5000)
+    second = granted(http, key, waitMillis=20000)
     assert int(second["fencingToken"]) > int(first["fencingToken"])
 
 
@@ -257,10 +259,10 @@ def test_waiting_keeps_the_place_between_polls_of_one_request(http: httpx.Client
     found: list[str] = []
 
     def late() -> None:
-        found.append(granted(http, key, ownerId="late", waitMillis=8000)["ownerId"])
+        found.append(granted(http, key, ownerId="late", waitMillis=20000)["ownerId"])
 
     def early() -> None:
-        answer = granted(http, key, ownerId="early", requestId="early", waitMillis=8000)
+        answer = granted(http, key, ownerId="early", requestId="early", waitMillis=20000)
         found.append(answer["ownerId"])
         http.post(f"/v1/locks/{key}/release", json={"lockToken": answer["lockToken"]})
 
@@ -285,19 +287,26 @@ def _raw_wait(server: Server, key: str, body: str) -> socket.socket:
     return connection
 
 
-@pytest.mark.parametrize(("body", "kept"), [('{"waitMillis":30000}', 0), ('{"waitMillis":30000,"requestId":"q"}', 1)])
+@pytest.mark.parametrize(("more", "kept"), [("", 0), (',"requestId":"q"', 1)])
 def test_a_dropped_connection_cancels_or_with_a_request_id_keeps_its_place(
-    server: Server, http: httpx.Client, key: str, body: str, kept: int
+    server: Server, http: httpx.Client, key: str, more: str, kept: int
 ) -> None:
-    grant = granted(http, key)
-    connection = _raw_wait(server, key, body)
-    while http.get(f"/v1/locks/{key}").json()["waiters"] != 1:
-        time.sleep(0.01)
+    grant = granted(http, key, ttlMillis=600_000)
+    connection = _raw_wait(server, key, '{"waitMillis":60000,"ttlMillis":600000' + more + "}")
+    _until_waiting(http, key, 1)
     connection.close()
+    _until_waiting(http, key, kept)
     time.sleep(0.3)
     assert http.get(f"/v1/locks/{key}").json()["waiters"] == kept
     http.post(f"/v1/locks/{key}/release", json={"lockToken": grant["lockToken"]})
-    assert acquire(http, key).status_code == 200  # whoever hung up is not granted
+    assert acquire(http, key, waitMillis=20000).status_code == 200  # whoever hung up is not granted
+
+
+def _until_waiting(http: httpx.Client, key: str, count: int) -> None:
+    end = time.monotonic() + 30
+    while http.get(f"/v1/locks/{key}").json()["waiters"] != count:
+        assert time.monotonic() < end, f"there are never {count} waiters"
+        time.sleep(0.01)
 
 
 # --- the service itself ---

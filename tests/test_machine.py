@@ -9,31 +9,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencegate.core.machine import live_holds, transition, wakes_at
-from fencegate.core.model import (
+from fencegate.core.commands import (
     Acquire,
-    Claimant,
     Command,
-    Done,
-    Ending,
     Expire,
-    Floor,
     ForceRelease,
     Forget,
     Granted,
-    Hold,
     Leave,
-    LockRecord,
     Need,
     Nothing,
-    Offer,
-    Record,
     Refused,
     Release,
     Released,
     Renew,
     Step,
     TakeUp,
+)
+from fencegate.core.machine import live_holds, transition, wakes_at
+from fencegate.core.model import (
+    Claimant,
+    Done,
+    Ending,
+    Floor,
+    Hold,
+    LockRecord,
+    Offer,
+    Record,
     Waiter,
     done_entry,
     floor_entry,
@@ -77,9 +79,10 @@ def step_of(records: dict[str, Record | None], command: Command, now: Interval) 
         ({}, acquire(A), [LOCK]),
         ({LOCK: None}, acquire(A), [FLOOR]),
         ({LOCK: LockRecord()}, acquire(A), [FLOOR]),
-        ({LOCK: None}, acquire(A, named=True), [done_entry(K, "a"), FLOOR]),
+        ({LOCK: None}, acquire(A, named=True), [done_entry(K, "a")]),
+        ({LOCK: None, done_entry(K, "a"): None}, acquire(A, named=True), [FLOOR]),
         ({LOCK: held_by(B)}, acquire(A, named=True), [done_entry(K, "a")]),
-        ({LOCK: held_by(B)}, Forget(K), [FLOOR]),
+        ({LOCK: None}, ForceRelease(K, "why"), [FLOOR]),
         ({LOCK: held_by(B)}, Release(K, "a.secret"), [done_entry(K, "a")]),
         ({LOCK: None}, Renew(K, "a.secret"), [done_entry(K, "a")]),
     ],
@@ -219,9 +222,9 @@ def test_a_record_is_as_good_as_its_bytes() -> None:
 
 def test_a_hold_that_ran_out_is_not_seen_though_nobody_noticed() -> None:
     record = held_by(A, until=10)
-    assert live_holds(record, at(9.999999)) == [*record.holds]
-    assert live_holds(record, at(10)) == []
-    assert live_holds(record, at(9.5, 1)) == [*record.holds]
+    assert live_holds(record, at(9.999999), {}) == [*record.holds]
+    assert live_holds(record, at(10), {}) == []
+    assert live_holds(record, at(9.5, 1), {}) == [*record.holds]
 
 
 def test_time_alone_next_changes_something_when_a_lease_or_an_offer_ends() -> None:

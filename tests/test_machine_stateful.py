@@ -13,28 +13,30 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fencegate.core.machine import transition
-from fencegate.core.model import (
+from fencegate.core.commands import (
     Acquire,
-    Claimant,
     Command,
-    Done,
     Expire,
     ForceRelease,
     Forget,
     Granted,
-    Hold,
     Leave,
-    Limits,
-    LockRecord,
     Need,
-    Record,
     Refused,
     Release,
     Renew,
     Renewed,
     Step,
     TakeUp,
+)
+from fencegate.core.machine import transition
+from fencegate.core.model import (
+    Claimant,
+    Done,
+    Hold,
+    Limits,
+    LockRecord,
+    Record,
     Terms,
     done_entry,
     floor_entry,

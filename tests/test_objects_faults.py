@@ -128,7 +128,7 @@ def every_fence_held(folder: Path) -> Iterator[None]:
 
 
 async def test_a_fence_that_stays_held_is_waited_for_with_a_bound_and_harms_no_other(tmp_path: Path) -> None:
-    async with folder_objects(tmp_path, lock_wait_s=0.3) as objects:
+    async with folder_objects(tmp_path, lock_wait_s=3) as objects:
         await put(objects, KEY, FENCE, b"before", 7)
         with every_fence_held(tmp_path):
             began = time.monotonic()
@@ -136,7 +136,7 @@ async def test_a_fence_that_stays_held_is_waited_for_with_a_bound_and_harms_no_o
             await put(objects, ("other",), "s:other", b"free", 7)
             assert await get(objects, KEY) == b"before"
             results = await asyncio.gather(*stuck, return_exceptions=True)
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 30  # one after the other they would need a minute
             assert [it.outcome for it in results if isinstance(it, ResourceUnavailable)] == ["not-written"] * 20
         assert await get(objects, KEY) == b"before"
         assert drafts(tmp_path) == []
@@ -223,7 +223,7 @@ async def test_a_pipe_in_the_place_of_an_object_does_not_hang_the_reader(
 ) -> None:
     os.mkfifo(tmp_path / "objects" / "k.o")
     with pytest.raises(ResourceUnavailable):
-        await asyncio.wait_for(get(objects, KEY), 5)
+        await asyncio.wait_for(get(objects, KEY), 30)
 
 
 async def test_opening_removes_old_drafts_and_leaves_young_ones(tmp_path: Path) -> None:

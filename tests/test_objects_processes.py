@@ -52,7 +52,7 @@ async def test_a_writer_stopped_right_before_the_fence_is_refused_once_its_succe
         assert await get(objects, KEY) is None
         await put(objects, KEY, FENCE, b"of the successor", 8)
         paused.send_signal(signal.SIGCONT)
-        said, _ = await asyncio.to_thread(paused.communicate, None, 20)
+        said, _ = await asyncio.to_thread(paused.communicate, None, 90)
         assert said == "STALE_TOKEN\n"
         assert await get(objects, KEY) == b"of the successor"
     assert list((tmp_path / "drafts").iterdir()) == []
@@ -62,7 +62,7 @@ async def test_the_same_writer_succeeds_when_nobody_came_meanwhile(start: Start,
     paused = start("stop_then_write", 7)
     await asyncio.to_thread(_wait_until_stopped, paused)
     paused.send_signal(signal.SIGCONT)
-    said, _ = await asyncio.to_thread(paused.communicate, None, 20)
+    said, _ = await asyncio.to_thread(paused.communicate, None, 90)
     assert said == "written\n"
     async with folder_objects(tmp_path) as objects:
         assert await get(objects, KEY) == b"of the paused one"
@@ -76,7 +76,7 @@ def _wait_until_stopped(child: "subprocess.Popen[str]") -> None:
 async def test_accepted_tokens_of_two_processes_never_decrease(start: Start, tmp_path: Path) -> None:
     async with folder_objects(tmp_path, guard=JOB) as objects:
         racers = [start("race", offset, 90) for offset in (0, 1)]
-        said = [(await asyncio.to_thread(racer.communicate, None, 60))[0].splitlines() for racer in racers]
+        said = [(await asyncio.to_thread(racer.communicate, None, 120))[0].splitlines() for racer in racers]
         assert [len(lines) for lines in said] == [90, 90]
         words = [line.split() for lines in said for line in lines]
         accepted = [tuple(map(int, rest)) for verb, *rest in words if verb == "accepted"]
@@ -138,7 +138,7 @@ def _number(data: bytes) -> int:
 async def test_a_full_disk_is_told_and_leaves_nothing_half_written(start: Start, tmp_path: Path) -> None:
     async with folder_objects(tmp_path) as objects:
         await put(objects, KEY, FENCE, b"before", 7)
-        said, _ = await asyncio.to_thread(start("write_on_a_full_disk").communicate, None, 20)
+        said, _ = await asyncio.to_thread(start("write_on_a_full_disk").communicate, None, 90)
         assert said == "RESOURCE_UNAVAILABLE not-written\n"
         assert await get(objects, KEY) == b"before"
     assert list((tmp_path / "drafts").iterdir()) == []

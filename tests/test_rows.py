@@ -417,16 +417,16 @@ def blocker(path: Path) -> Iterator[sqlite3.Connection]:
 async def test_a_database_that_another_keeps_locked_is_given_up_in_time(
     path: Path, blocker: sqlite3.Connection
 ) -> None:
-    rows = RowsResource("rows", f"sqlite:///{path}", wait_ms=300)
+    rows = RowsResource("rows", f"sqlite:///{path}", wait_ms=3000)
     await rows.open()
     blocker.execute("BEGIN IMMEDIATE")
     began = asyncio.get_running_loop().time()
-    tries = [rows.write("rows:k", 7, [RowWrite("put", ("k",), {"n": n})]) for n in range(5)]
+    tries = [rows.write("rows:k", 7, [RowWrite("put", ("k",), {"n": n})]) for n in range(20)]
     for failed in await asyncio.gather(*tries, return_exceptions=True):
         assert isinstance(failed, ResourceUnavailable)
         assert failed.outcome == "not-written"
     # The wait counts from the call, so that those who queue behind each other don't wait in turn.
-    assert asyncio.get_running_loop().time() - began < 1.2
+    assert asyncio.get_running_loop().time() - began < 30
     assert (await rows.read(("k",), "rows:k"))[0] is None
     blocker.execute("ROLLBACK")
     await rows.write("rows:k", 7, [RowWrite("put", ("k",), {"n": 9})])

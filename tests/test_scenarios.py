@@ -20,24 +20,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fencegate.core.machine import transition
-from fencegate.core.model import (
+from fencegate.core.commands import (
     Acquire,
-    Claimant,
     Command,
-    Done,
     Expire,
-    Floor,
     ForceRelease,
     Forget,
     Granted,
     Leave,
-    Limits,
-    LockRecord,
     Need,
     Outcome,
     Queued,
-    Record,
     Refused,
     Release,
     Released,
@@ -45,9 +38,9 @@ from fencegate.core.model import (
     Renewed,
     Step,
     TakeUp,
-    Waiter,
-    lock_entry,
 )
+from fencegate.core.machine import transition
+from fencegate.core.model import Claimant, Done, Floor, Limits, LockRecord, Record, Waiter, lock_entry
 from fencegate.core.ports import Interval
 
 if TYPE_CHECKING:

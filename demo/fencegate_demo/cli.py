@@ -20,15 +20,20 @@ from fencegate_demo.plan import Plan, make_plan
 from fencegate_demo.progress import Watch
 from fencegate_demo.scenarios import SCENARIOS
 from fencegate_demo.stage import Result, perform
+from fencegate_demo.trials.registry import USES
+from fencegate_demo.trials.stage import UseResult
+from fencegate_demo.trials.stage import perform as perform_uses
 
 
 def list_scenarios(as_json: bool) -> None:
+    """The scenarios, and then the uses, each of which is also a file to copy."""
+    found = [{"name": each.name, "summary": each.summary} for each in SCENARIOS.values()]
+    found += [{"name": each.name, "summary": each.summary} for each in USES.values()]
     if as_json:
-        found = [{"name": scenario.name, "summary": scenario.summary} for scenario in SCENARIOS.values()]
         print(dumps({"scenarios": found}).decode())
         return
-    for scenario in SCENARIOS.values():
-        print(f"{scenario.name:<16}{scenario.summary}")
+    for each in found:
+        print(f"{each['name']:<16}{each['summary']}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +66,17 @@ def run(wanted: Wanted) -> int:
     return 0 if all(result.proved for result in results) else 1
 
 
-def _perform(plan: Plan, store: str, folder: Path) -> list[Result]:
-    async def performed() -> list[Result]:
+def _perform(plan: Plan, store: str, folder: Path) -> list[Result | UseResult]:
+    async def performed() -> list[Result | UseResult]:
         # SIGTERM as Ctrl-C: what was started is continued, ended and cleaned up before we go.
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         with Watch(plan, Console(stderr=True)) as watch:
             async with traceless(plan, store):
-                return await perform(plan, store, folder, watch.heard)
+                scenarios = await perform(plan, store, folder, watch.heard) if plan.runs else []
+                uses = await perform_uses(plan.uses, store, folder, watch.heard_of_use) if plan.uses else []
+                return [*scenarios, *uses]
 
     try:
         return asyncio.run(performed())
@@ -83,12 +90,10 @@ def _first(error: BaseException) -> BaseException:
     return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
-def _as_json(results: Sequence[Result], store: str, *, several: bool) -> dict[str, Any]:
+def _as_json(results: Sequence[Result | UseResult], store: str, *, several: bool) -> dict[str, Any]:
     found = [
         {
-            "scenario": result.run.scenario.name,
-            "store": store,
-            "resource": result.run.resource,
+            **_named(result, store),
             "fenced": result.fenced.verdict.as_json(),
             "unfenced": result.unfenced.verdict.as_json(),
             "proved": result.proved,
@@ -96,6 +101,12 @@ def _as_json(results: Sequence[Result], store: str, *, several: bool) -> dict[st
         for result in results
     ]
     return {"scenarios": found, "proved": all(result.proved for result in results)} if several else found[0]
+
+
+def _named(result: Result | UseResult, store: str) -> dict[str, str]:
+    if isinstance(result, UseResult):
+        return {"scenario": result.run.use.name, "store": store, "resource": result.run.use.resource}
+    return {"scenario": result.run.scenario.name, "store": store, "resource": result.run.resource}
 
 
 def _write(path: Path, text: str) -> None:

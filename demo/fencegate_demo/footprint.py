@@ -51,11 +51,11 @@ async def _in_store(url: str, prefix: str) -> AsyncIterator[None]:
 
 async def _forget_locks(store: Store, prefix: str) -> None:
     """Remove the records of our locks. Their tokens needn't be remembered: these names never come again."""
-    for entries in (f"{LOCKS}{prefix}", DONE):
+    for entries in (LOCKS, DONE):
         after = ""
         while page := await store.scan(entries, after, PAGE):
             after = page[-1][0]
-            ours = [Change(key, entry.version) for key, entry in page if f"/{prefix}-" in key]
+            ours = [Change(key, entry.version) for key, entry in page if f"{prefix}-" in key]
             if ours:
                 await store.commit(ours, (), SYSTEM.now_us() + COMMIT_WITHIN_US)
 

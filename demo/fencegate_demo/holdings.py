@@ -1,11 +1,10 @@
-"""What a resource really holds, read from the resource itself: no gateway and no holder is asked."""
+"""What a trial's resource holds at the end: no gateway and no holder is asked."""
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from fencegate.gateway.resources import build_objects, build_rows
 from fencegate.web.json import loads
+from fencegate_demo.contents import read_object, read_row
 from fencegate_demo.plan import KEY, Trial
 
 
@@ -18,29 +17,10 @@ class Holding:
 
 
 async def read_back(trial: Trial) -> Holding:
-    value = await (_row(trial) if trial.settings.kind == "rows" else _object(trial))
+    value: dict[str, Any] | None
+    if trial.settings.kind == "rows":
+        value = await read_row(trial.settings, KEY)
+    else:
+        body = await read_object(trial.settings, KEY)
+        value = None if body is None else dict(loads(body))
     return Holding(None, ()) if value is None else Holding(str(value["by"]), tuple(value["updates"]))
-
-
-async def _row(trial: Trial) -> dict[str, Any] | None:
-    rows = build_rows(trial.settings)
-    await rows.open()
-    try:
-        row, _ = await rows.read(KEY, trial.lock_key)
-    finally:
-        await rows.close()
-    return dict(row) if row is not None else None
-
-
-async def _object(trial: Trial) -> dict[str, Any] | None:
-    objects = build_objects(trial.settings)
-    await objects.open()
-    try:
-        info, body, _ = await objects.read(KEY, trial.lock_key)
-        return None if info is None else dict(loads(await _whole(body)))
-    finally:
-        await objects.close()
-
-
-async def _whole(body: AsyncIterator[bytes]) -> bytes:
-    return b"".join([part async for part in body])

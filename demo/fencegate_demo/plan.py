@@ -1,4 +1,4 @@
-"""What is going to be run: which scenarios, over which resources, each in two arms, under names of its own."""
+"""What is going to be run: which scenarios and uses, over which resources, in two arms each, under names of its own."""
 
 import re
 from collections.abc import Sequence
@@ -10,6 +10,8 @@ from fencegate.clock import SYSTEM
 from fencegate.core.errors import InvalidInput
 from fencegate.gateway.resources import ResourceSettings
 from fencegate_demo.scenarios import SCENARIOS, Scenario
+from fencegate_demo.trials.registry import USES
+from fencegate_demo.trials.use import UseRun
 
 Arm = Literal["fenced", "unfenced"]
 EMBEDDED = ("rows", "objects")
@@ -51,6 +53,7 @@ class Plan:
     prefix: str
     store: str
     runs: Sequence[Run]
+    uses: Sequence[UseRun] = ()
 
     @property
     def trials(self) -> list[Trial]:
@@ -60,17 +63,24 @@ class Plan:
 def make_plan(scenario: str | None, store: str | None, resource: str | None, everything: bool, folder: Path) -> Plan:
     """What was asked for; `everything` is all that was not narrowed down. `folder` is for what is embedded."""
     prefix = f"demo-{SYSTEM.random_id(4)}"
+    shown_store = "sqlite" if store is None else without_secrets(store)
+    if scenario in USES:
+        if resource is not None:
+            detail = f"{scenario} brings a resource of its own; {', '.join(SCENARIOS)} run over one of yours"
+            raise InvalidInput("resource", detail)
+        return Plan(prefix, shown_store, (), [USES[scenario].run(prefix, folder)])
     scenarios = [_scenario(scenario)] if scenario or not everything else list(SCENARIOS.values())
     resources = [resource] if resource else list(EMBEDDED if everything else EMBEDDED[:1])
     runs = [_run(prefix, each, over, folder) for each in scenarios for over in resources]
-    return Plan(prefix, "sqlite" if store is None else without_secrets(store), runs)
+    uses = USES.values() if everything and scenario is None and resource is None else ()
+    return Plan(prefix, shown_store, runs, [use.run(prefix, folder) for use in uses])
 
 
 def _scenario(name: str | None) -> Scenario:
     try:
         return SCENARIOS[name or "gc-pause"]
     except KeyError:
-        raise InvalidInput("scenario", f"{name!r} is not one of {', '.join(SCENARIOS)}") from None
+        raise InvalidInput("scenario", f"{name!r} is not one of {', '.join((*SCENARIOS, *USES))}") from None
 
 
 def _run(prefix: str, scenario: Scenario, resource: str, folder: Path) -> Run:

@@ -14,7 +14,7 @@ from fencegate.core.errors import FencegateError, ResourceUnavailable, StoreUnav
 START_WITHIN_S = 30.0
 STOP_WITHIN_S = 20.0
 END_WITHIN_S = 5.0
-_LOOK_EVERY_S = 0.005
+LOOK_EVERY_S = 0.005
 
 
 class Child:
@@ -32,10 +32,10 @@ class Child:
         """Wait until the kernel says that the process is stopped, whoever stopped it."""
         try:
             async with asyncio.timeout(STOP_WITHIN_S):
-                while await _state(self._process.pid) not in ("T", "t"):
+                while not await is_stopped(self._process.pid):
                     if self._process.returncode is not None:
                         raise self.failure("ended")
-                    await asyncio.sleep(_LOOK_EVERY_S)
+                    await asyncio.sleep(LOOK_EVERY_S)
         except TimeoutError:
             raise self.failure(f"was not stopped within {STOP_WITHIN_S:g} s") from None
 
@@ -108,6 +108,11 @@ async def _spawn(
         # stopped in a process group that has become an orphan.
         process_group=0,
     )
+
+
+async def is_stopped(pid: int) -> bool:
+    """Whether the kernel says so."""
+    return await _state(pid) in ("T", "t")
 
 
 async def _state(pid: int) -> str:

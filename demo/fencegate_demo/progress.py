@@ -8,13 +8,17 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from fencegate_demo.events import Event, Granted, Paused, Ready, Resumed, Wrote
 from fencegate_demo.plan import Plan, Trial
+from fencegate_demo.trials import events as of_uses
+from fencegate_demo.trials.use import UseRun
 
 EVENTS = 15
 """About as many as a trial has."""
+USE_EVENTS = 70
+"""About as many as both arms of a use have."""
 
 
 class Watch:
-    """A line with a bar for each trial."""
+    """A line with a bar for each trial of a scenario, and for each use."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
         self._progress = Progress(
@@ -31,6 +35,10 @@ class Watch:
             for trial in run.trials:
                 title = f"{run.scenario.name} · {run.resource} · {trial.arm}"
                 self._tasks[trial.settings.name] = self._progress.add_task("starting", total=EVENTS, title=title)
+        for use in plan.uses:
+            self._tasks[use.use.name] = self._progress.add_task(
+                "waits for its turn", total=USE_EVENTS, title=use.use.name
+            )
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -43,6 +51,22 @@ class Watch:
 
     def heard(self, trial: Trial, event: Event) -> None:
         self._progress.update(self._tasks[trial.settings.name], advance=1, description=_words(event))
+
+    def heard_of_use(self, run: UseRun, event: of_uses.Event) -> None:
+        self._progress.update(self._tasks[run.use.name], advance=1, description=_words_of_use(event))
+
+
+def _words_of_use(event: of_uses.Event) -> str:
+    match event:
+        case of_uses.Killed():
+            return f"{event.actor} is killed"
+        case Paused():
+            return f"{event.actor} is stopped with the lock in its hands"
+        case Resumed():
+            return f"{event.actor} goes on"
+        case of_uses.Touched(accepted=False):
+            return f"a write of {event.actor} was refused"
+    return f"{event.actor} works"
 
 
 def _words(event: Event) -> str:

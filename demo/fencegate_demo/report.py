@@ -6,10 +6,12 @@ from html import escape
 from importlib.resources import files
 
 from fencegate.clock import SYSTEM
-from fencegate_demo.stage import Outcome, Result
+from fencegate_demo.exhibit import ArmShown, Exhibit, concluded, exhibit, token_names
+from fencegate_demo.stage import Result
 from fencegate_demo.svg import SIGNS, draw
-from fencegate_demo.timeline import Timeline, TokenNames, draw_up, tokens_of
-from fencegate_demo.wording import ARMS, SIGN_WORDS, conclusion, outcome_in_words, rows
+from fencegate_demo.timeline import TokenNames
+from fencegate_demo.trials.stage import UseResult
+from fencegate_demo.wording import ARMS, SIGN_WORDS
 
 _BAD = ' class="bad"'
 _PATTERN = (
@@ -31,66 +33,74 @@ _LEGEND = (
 )
 
 
-def page(results: Sequence[Result], store: str) -> str:
+def page(results: Sequence[Result | UseResult], store: str) -> str:
     """The whole page about these runs."""
-    names = TokenNames(
-        token for result in results for outcome in result.outcomes for token in tokens_of(outcome.events)
-    )
-    state = "proved" if all(result.proved for result in results) else "failed"
+    names = token_names(results)
+    exhibits = [exhibit(result, names) for result in results]
+    state = "proved" if all(each.proved for each in exhibits) else "failed"
     made = datetime.fromtimestamp(SYSTEM.now_us() / 1_000_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    sections = "\n".join(_section(result, names) for result in results)
+    sections = "\n".join(map(_section, exhibits))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Fencegate: the demo</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
 {files(__package__).joinpath("report.css").read_text(encoding="utf-8")}</style></head><body>{_PATTERN}<main>
 <h1>A lock tells you that you may write.<br>A fence tells the resource that you may not.</h1>
-<p>Two holders, A and B, update the same value under the same lock. A is overtaken in its sleep.</p>
-<p class="conclusion {state}">{escape(conclusion(results))}</p>
-{_legend(names)}
+<p>{_opening(exhibits)}</p>
+<p class="conclusion {state}">{escape(concluded(results))}</p>
+{_legend(names, exhibits)}
 {sections}
-<footer>Holders, lock service and gateways were real processes, and every pause was a SIGSTOP longer than the lease. The
-verdict is computed from what was acknowledged and what the resource held at the end, read from the resource itself.
+<footer>Holders, workers, lock service and gateways were real processes, and every pause was a SIGSTOP longer than the
+lease. The verdict is computed from what was acknowledged and what the resource held at the end, read from the resource
+itself.
 <br>Lock store: {escape(store)}. Made on {made}.</footer>
 </main></body></html>
 """
 
 
-def _legend(names: TokenNames) -> str:
+def _opening(exhibits: Sequence[Exhibit]) -> str:
+    if all(each.is_use for each in exhibits):
+        return (
+            "Workers A, B, C and K do the same work at once. A is stopped in the middle of it, K is killed, and A goes "
+            "on when the others are done."
+        )
+    return "Two holders, A and B, update the same value under the same lock. A is overtaken in its sleep."
+
+
+def _legend(names: TokenNames, exhibits: Sequence[Exhibit]) -> str:
     items = "".join(f'<li><svg viewBox="0 0 30 20">{sign}</svg>{words}</li>' for sign, words in _LEGEND)
-    return (
-        f'<ul class="legend">{items}</ul>\n<p class="soft">A1 is the first update of A, and so on; {names.legend}.</p>'
-    )
+    first = "A is a write of A" if all(each.is_use for each in exhibits) else "A1 is the first update of A"
+    return f'<ul class="legend">{items}</ul>\n<p class="soft">{first}, and so on; {names.legend}.</p>'
 
 
-def _section(result: Result, names: TokenNames) -> str:
-    run = result.run
-    timelines = draw_up([outcome.events for outcome in result.outcomes], names)
-    figures = "\n".join(map(_figure, result.outcomes, timelines))
+def _section(shown: Exhibit) -> str:
+    figures = "\n".join(map(_figure, shown.arms))
     return f"""<section>
-<h2>{escape(run.scenario.name)} over {escape(run.resource)}</h2>
-<p>{escape(run.scenario.summary[:1].upper() + run.scenario.summary[1:])}.</p>
+<h2>{escape(shown.name)} over {escape(shown.resource)}</h2>
+<p>{escape(shown.summary[:1].upper() + shown.summary[1:])}.</p>
 {figures}
-{_table(result)}
+{_table(shown)}
 </section>"""
 
 
-def _figure(outcome: Outcome, timeline: Timeline) -> str:
-    arm, words = outcome.trial.arm, outcome_in_words(outcome)
-    good = outcome.verdict.stale_accepted == 0 and not outcome.verdict.lost
+def _figure(arm: ArmShown) -> str:
     return f"""<figure>
-<figcaption><b>{arm}</b> <span class="{"good" if good else "bad"}">{escape(words)}</span>
-<span class="soft">({ARMS[arm]})</span></figcaption>
-{draw(timeline, f"{arm}: {words}")}
+<figcaption><b>{arm.arm}</b> <span class="{"good" if arm.good else "bad"}">{escape(arm.words)}</span>
+<span class="soft">({ARMS[arm.arm]})</span></figcaption>
+{draw(arm.timeline, f"{arm.arm}: {arm.words}")}
 </figure>"""
 
 
-def _table(result: Result) -> str:
+def _table(shown: Exhibit) -> str:
     lines = "\n".join(
-        f'<tr><th scope="row">{escape(row.name)}</th><td>{escape(row.fenced)}</td>'
-        f"<td{_BAD if row.bad else ''}>{escape(row.unfenced)}</td></tr>"
-        for row in rows(result)
+        f'<tr><th scope="row">{escape(row.name)}</th><td>{_lines(row.fenced)}</td>'
+        f"<td{_BAD if row.bad else ''}>{_lines(row.unfenced)}</td></tr>"
+        for row in shown.rows
     )
-    state = "<b class=good>proved</b>" if result.proved else "<b class=bad>not proved</b>"
+    state = "<b class=good>proved</b>" if shown.proved else "<b class=bad>not proved</b>"
     head = f"<thead><tr><th>{state}</th><th>fenced</th><th>unfenced</th></tr></thead>"
     return f"<table>{head}<tbody>\n{lines}\n</tbody></table>"
+
+
+def _lines(text: str) -> str:
+    return "<br>".join(map(escape, text.splitlines()))

@@ -43,8 +43,8 @@ async def serving(
 
 def _table(settings: ResourceSettings) -> str:
     # A JSON string is a TOML string, as long as nothing outside the basic plane is escaped.
-    url = json.dumps(settings.url, ensure_ascii=False)
-    return f'[resources."{settings.name}"]\nurl = {url}\nmode = "{settings.mode}"\n'
+    url, guard = (json.dumps(text, ensure_ascii=False) for text in (settings.url, settings.guard))
+    return f'[resources."{settings.name}"]\nurl = {url}\nguard = {guard}\nmode = "{settings.mode}"\n'
 
 
 async def _url(process: Child) -> str:

@@ -9,9 +9,11 @@ from rich.panel import Panel
 from rich.table import Column, Table
 from rich.text import Text
 
-from fencegate_demo.stage import Outcome, Result
-from fencegate_demo.timeline import Lane, Mark, Span, Timeline, TokenNames, draw_up, tokens_of
-from fencegate_demo.wording import ARMS, SIGN_WORDS, conclusion, outcome_in_words, rows
+from fencegate_demo.exhibit import ArmShown, Exhibit, concluded, exhibit, token_names
+from fencegate_demo.stage import Result
+from fencegate_demo.timeline import Lane, Mark, Span, Timeline, TokenNames
+from fencegate_demo.trials.stage import UseResult
+from fencegate_demo.wording import ARMS, SIGN_WORDS
 
 NAME_COLUMNS = 11
 MAX_COLUMNS = 132
@@ -22,34 +24,33 @@ MARK_STYLE = {"accepted": "green", "refused": "bold red", "corrupting": "bold wh
 ACTOR_STYLE = {"A": "yellow", "B": "cyan"}
 
 
-def show(console: Console, results: Sequence[Result]) -> None:
-    """Everything that there is to see about these runs."""
-    names = TokenNames(
-        token for result in results for outcome in result.outcomes for token in tokens_of(outcome.events)
-    )
-    for result in results:
-        console.print(_run(result, names, min(console.width, MAX_COLUMNS)))
+def show(console: Console, results: Sequence[Result | UseResult]) -> None:
+    """Everything that there is to see about these runs. Among several, uses are told in the table only."""
+    names = token_names(results)
+    exhibits = [exhibit(result, names) for result in results]
+    several = len(exhibits) > 1
+    for each in exhibits:
+        if not (several and each.is_use):
+            console.print(_run(each, min(console.width, MAX_COLUMNS)))
     console.print(Padding(_legend(names), (0, 2)))
-    console.print(Padding(_verdicts(results) if len(results) > 1 else _verdict(results[0]), (1, 0, 0, 0)))
-    proved = all(result.proved for result in results)
-    console.print(Padding(Text(conclusion(results), "bold green" if proved else "bold red"), (1, 2)))
+    console.print(Padding(_verdicts(exhibits) if several else _verdict(exhibits[0]), (1, 0, 0, 0)))
+    proved = all(each.proved for each in exhibits)
+    console.print(Padding(Text(concluded(results), "bold green" if proved else "bold red"), (1, 2)))
 
 
-def _run(result: Result, names: TokenNames, columns: int) -> RenderableType:
+def _run(shown: Exhibit, columns: int) -> RenderableType:
     parts: list[RenderableType] = []
-    timelines = draw_up([outcome.events for outcome in result.outcomes], names)
-    for outcome, timeline in zip(result.outcomes, timelines, strict=True):
-        parts += [_heading(outcome), *_drawn(timeline, columns - 6), Text()]
-    title = Text.assemble((result.run.scenario.name, "bold"), " over ", (result.run.resource, "bold"))
+    for arm in shown.arms:
+        parts += [_heading(arm), *_drawn(arm.timeline, columns - 6), Text()]
+    title = Text.assemble((shown.name, "bold"), " over ", (shown.resource, "bold"))
     return Panel(Group(*parts[:-1]), title=title, title_align="left", width=columns, padding=(1, 2), border_style="dim")
 
 
-def _heading(outcome: Outcome) -> Text:
-    good = outcome.verdict.stale_accepted == 0 and not outcome.verdict.lost
+def _heading(arm: ArmShown) -> Text:
     return Text.assemble(
-        (f"{outcome.trial.arm:<{NAME_COLUMNS}}", "bold"),
-        (outcome_in_words(outcome), "green" if good else "bold red"),
-        (f"\n{'':<{NAME_COLUMNS}}{ARMS[outcome.trial.arm]}", "dim"),
+        (f"{arm.arm:<{NAME_COLUMNS}}", "bold"),
+        (arm.words, "green" if arm.good else "bold red"),
+        (f"\n{'':<{NAME_COLUMNS}}{ARMS[arm.arm]}", "dim"),
     )
 
 
@@ -119,33 +120,32 @@ def _legend(names: TokenNames) -> Text:
     return Text.assemble(*parts, (f"\n{names.legend}", "dim"))
 
 
-def _verdict(result: Result) -> Table:
+def _verdict(shown: Exhibit) -> Table:
     table = Table("", "fenced", "unfenced", header_style="bold", box=None, padding=(0, 2))
-    for name, fenced, unfenced, bad in rows(result):
+    for name, fenced, unfenced, bad in shown.rows:
         table.add_row(name, fenced, Text(unfenced, "bold red" if bad else ""))
     return table
 
 
-def _verdicts(results: Sequence[Result]) -> Table:
+def _verdicts(exhibits: Sequence[Exhibit]) -> Table:
     columns = Column("scenario", no_wrap=True), Column("resource", overflow="fold", min_width=8), "arm"
     table = Table(*columns, header_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for name in ("stale", "accepted", "lost"):
+    for name in ("stale", "accepted", "damage"):
         table.add_column(name, justify="right")
-    table.add_column("last by", no_wrap=True)
+    table.add_column("in the end")
     table.add_column("proved")
-    for result in results:
-        for outcome in result.outcomes:
-            first = outcome is result.fenced
-            verdict = outcome.verdict
+    for shown in exhibits:
+        for arm in shown.arms:
+            first = arm is shown.arms[0]
             table.add_row(
-                result.run.scenario.name if first else "",
-                result.run.resource if first else "",
-                outcome.trial.arm,
-                str(verdict.stale_writes),
-                _count(verdict.stale_accepted),
-                _count(len(verdict.lost)),
-                verdict.holding.owner,
-                (Text("yes", "green") if result.proved else Text("NO", "bold red")) if first else "",
+                shown.name if first else "",
+                shown.resource if first else "",
+                arm.arm,
+                str(arm.stale_writes),
+                _count(arm.stale_accepted),
+                _count(arm.damage),
+                arm.held,
+                (Text("yes", "green") if shown.proved else Text("NO", "bold red")) if first else "",
                 end_section=not first,
             )
     return table

@@ -1,4 +1,4 @@
-"""The sentences and rows that terminal and report have in common."""
+"""The sentences and rows about a scenario, the same for terminal and report."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -43,24 +43,20 @@ def outcome_in_words(outcome: Outcome) -> str:
     refused = verdict.stale_writes - verdict.stale_accepted
     if verdict.stale_accepted or verdict.lost:
         lost = f"{' '.join(verdict.lost)} lost" if verdict.lost else "nothing lost"
-        return f"{verdict.stale_accepted} of {_writes(verdict.stale_writes)} accepted, {lost}"
-    return f"{refused} of {_writes(verdict.stale_writes)} refused, nothing lost"
+        return f"{verdict.stale_accepted} of {stale_writes_in_words(verdict.stale_writes)} accepted, {lost}"
+    return f"{refused} of {stale_writes_in_words(verdict.stale_writes)} refused, nothing lost"
 
 
-def _writes(number: int) -> str:
+def stale_writes_in_words(number: int) -> str:
     return f"{number} stale write{'' if number == 1 else 's'}"
 
 
 def conclusion(results: Sequence[Result]) -> str:
-    """One plain sentence."""
-    failed = [result for result in results if not result.proved]
-    if failed:
-        names = ", ".join(f"{result.run.scenario.name} over {result.run.resource}" for result in failed)
-        return f"Not proved: {names}. See the verdict for what was accepted, lost, or never happened."
+    """One plain sentence about scenarios that are proved."""
     sent = sum(result.fenced.verdict.stale_writes for result in results)
     accepted = sum(result.unfenced.verdict.stale_accepted for result in results)
     lost = sum(len(result.unfenced.verdict.lost) for result in results)
     return (
-        f"Proved: with fencing tokens every stale write ({sent} of {sent}) was refused by the resource and nothing was "
+        f"with fencing tokens every stale write ({sent} of {sent}) was refused by the resource and nothing was "
         f"lost; without the check {accepted} got in, and {lost} acknowledged updates of the rightful holder vanished."
     )

@@ -1,10 +1,9 @@
 """A lease in another process's hands: what `export` writes, and taking it up by a renewal."""
 
-import asyncio
 import json
 
-from fencegate.client.attempt import WORTH_REPEATING, pause_s, within
-from fencegate.client.grant import Grant, renewed
+from fencegate.client.attempt import repeated, within, worth_repeating
+from fencegate.client.grant import Grant, mode_of, renewed
 from fencegate.client.transport import Transport
 from fencegate.clock import Clock
 from fencegate.core.errors import FencegateError, InvalidInput, LockExpired, LockLost, NotOwner
@@ -29,6 +28,9 @@ def export_grant(grant: Grant) -> str:
             "fencingToken": grant.token.wire,
             "sequencer": grant.sequencer,
             "ttlMillis": grant.ttl_ms,
+            "mode": grant.mode,
+            "slot": grant.slot,
+            "fence": grant.fence,
         }
     )
 
@@ -48,6 +50,9 @@ def import_grant(exported: str) -> Grant:
             ttl_ms=int(data["ttlMillis"]),
             started_us=0,
             deadline_us=0,
+            mode=mode_of(data.get("mode", "exclusive")),
+            slot=data.get("slot"),
+            fence=data.get("fence"),
         )
     except (ValueError, KeyError, TypeError, FencegateError):
         raise InvalidInput("exported", "is not what lease.export() wrote") from None
@@ -64,21 +69,18 @@ class Attachment:
         self._timeout_s = timeout_s
 
     async def run(self, transport: Transport) -> Grant:
-        grant = self._grant
-        until_us = self._clock.monotonic_us() + self._timeout_s * 1e6
-        failures = 0
-        while True:
-            started_us = self._clock.monotonic_us()
-            try:
-                reply = await within(transport.renew(grant.lock_key, grant.renewal_body()), self._timeout_s)
-                return renewed(grant, reply, started_us)
-            except (LockExpired, NotOwner) as error:
-                raise LockLost(f"the lease of {grant.lock_key!r} is over: {error.detail}") from error
-            except WORTH_REPEATING:
-                failures += 1
-                if self._clock.monotonic_us() >= until_us:
-                    raise
-            await asyncio.sleep(pause_s(failures, self._clock))
+        grant, clock = self._grant, self._clock
+        until_us = clock.monotonic_us() + self._timeout_s * 1e6
+
+        async def renew() -> Grant:
+            started_us = clock.monotonic_us()
+            reply = await within(transport.renew(grant.lock_key, grant.renewal_body()), self._timeout_s)
+            return renewed(grant, reply, started_us)
+
+        try:
+            return await repeated(renew, lambda error: worth_repeating(error) and clock.monotonic_us() < until_us)
+        except (LockExpired, NotOwner) as error:
+            raise LockLost(f"the lease of {grant.lock_key!r} is over: {error.detail}") from error
 
     async def undo(self, transport: Transport) -> None:
         return None

@@ -1,8 +1,11 @@
-"""One attempt at a call, bounded in time, and the pause before the next one."""
+"""One attempt at a call, bounded in time, and its repeats with growing, spread pauses between them."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, Final, TypeVar
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import stamina
 
 from fencegate.clock import Clock
 from fencegate.core.errors import (
@@ -28,8 +31,11 @@ WORTH_REPEATING: Final[tuple[type[FencegateError], ...]] = (
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
+# stamina tells each retry to its own logger; where nobody set logging up, that would be a bare line on stderr.
+logging.getLogger("stamina").addHandler(logging.NullHandler())
 
-async def within(call: Coroutine[Any, Any, T], limit_s: float) -> T:
+
+async def within(call: Awaitable[T], limit_s: float) -> T:
     """The call's answer; OutcomeUnknown when it takes longer than that, for it may have been done."""
     try:
         async with asyncio.timeout(limit_s):
@@ -38,6 +44,28 @@ async def within(call: Coroutine[Any, Any, T], limit_s: float) -> T:
         raise OutcomeUnknown(f"no answer within {limit_s:.3g} s; it may have been done all the same") from None
 
 
+async def repeated(
+    call: Callable[[], Awaitable[T]], again: Callable[[Exception], bool], longest_s: float = _LONGEST_PAUSE_S
+) -> T:
+    """The answer of `call`, which is made again while `again` says so of its error.
+
+    The pauses double, up to `longest_s`, and are spread, so that clients don't come in step. When to stop is for
+    `again` to say: it knows the deadline, and the clock that this is on.
+    """
+    retrying = stamina.AsyncRetryingCaller(
+        attempts=None,
+        timeout=None,
+        wait_initial=min(_FIRST_PAUSE_S, longest_s),
+        wait_max=longest_s,
+        wait_jitter=min(_FIRST_PAUSE_S * 2, longest_s),
+    )
+    return await retrying(again, call)
+
+
+def worth_repeating(error: Exception) -> bool:
+    return isinstance(error, WORTH_REPEATING)
+
+
 def pause_s(failures: int, clock: Clock, longest_s: float = _LONGEST_PAUSE_S) -> float:
-    """How long to pause after so many failures in a row: doubling, and spread so that clients don't come in step."""
+    """The same pause for a loop of another shape: after so many failures in a row, doubling and spread."""
     return min(longest_s, _FIRST_PAUSE_S * 2.0 ** min(failures, 10)) * (0.5 + clock.jitter() / 2)

@@ -1,4 +1,4 @@
-"""What a client is in this process: its address, its owner, a transport for each event loop, and its live leases."""
+"""What a client is in this process: its address, its owner, a transport for each event loop, and what it holds."""
 
 import asyncio
 import logging
@@ -6,10 +6,10 @@ import os
 import socket
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fencegate.client.background import background
-from fencegate.client.lease import LeaseCore
+from fencegate.client.life import LeaseState, Life
 from fencegate.client.renewal import keep
 from fencegate.client.transport import Transport, open_transport
 from fencegate.clock import Clock
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("fencegate.client")
 
 Work = Callable[[Transport], Awaitable[None]]
+OnState = Callable[[Any, LeaseState], None]
 
 
 class Connection:
@@ -31,14 +32,18 @@ class Connection:
     re-entrantly where the parent holds.
     """
 
-    def __init__(self, url: str, owner_id: str | None, timeout_s: float, clock: Clock) -> None:
+    def __init__(
+        self, url: str, owner_id: str | None, timeout_s: float, clock: Clock, on_state: OnState | None = None
+    ) -> None:
         self.url = url
         self.timeout_s = timeout_s
         self.clock = clock
+        self.on_state = on_state
+        """What is told of every lease of this client; it is given the lease of the face that it was set on."""
         self.owner_id = owner_id or _own_name(clock)
         self._given_owner_id = owner_id
         self._transports: dict[asyncio.AbstractEventLoop, _LoopTransport] = {}
-        self._keepers: dict[LeaseCore, Future[None]] = {}
+        self._keepers: dict[Life, Future[None]] = {}
         self._owed: set[Future[None]] = set()
         self._left_behind: list[object] = []
         _connections.add(self)
@@ -64,19 +69,20 @@ class Connection:
         if found is None or not found.is_open:
             await asyncio.wrap_future(background().spawn(self.transport()))
 
-    def keep(self, lease: LeaseCore) -> None:
-        """Renew this lease from now on."""
-        keeper = background().spawn(keep(lease, self.transport, self.clock, self.timeout_s))
-        self._keepers[lease] = keeper
-        keeper.add_done_callback(lambda _: self._keepers.pop(lease, None))
+    def keep(self, life: Life) -> None:
+        """Renew this from now on."""
+        keeper = background().spawn(keep(life, self.transport, self.clock, self.timeout_s))
+        self._keepers[life] = keeper
+        keeper.add_done_callback(lambda _: self._keepers.pop(life, None))
 
-    def let_go(self, lease: LeaseCore) -> None:
-        """Renew this lease no more."""
-        keeper = self._keepers.pop(lease, None)
+    def let_go(self, life: Life) -> None:
+        """Renew this no more."""
+        keeper = self._keepers.pop(life, None)
         if keeper is not None:
             keeper.cancel()
 
-    def leases(self) -> list[LeaseCore]:
+    def kept(self) -> list[Life]:
+        """Leases, groups and sessions that are renewed now; what hangs on one of them is not named by itself."""
         return list(self._keepers)
 
     def owe(self, work: Work) -> None:

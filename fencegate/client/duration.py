@@ -1,7 +1,8 @@
-"""Durations: seconds in code, whole milliseconds on the wire, microseconds on the clock."""
+"""The bounds of the durations that callers give: seconds in code, whole milliseconds on the wire."""
 
 import math
 
+from fencegate.core.durations import number_of_seconds
 from fencegate.core.errors import InvalidInput
 
 MIN_TTL_S = 1.0
@@ -10,25 +11,22 @@ MAX_TTL_S = 3600.0
 
 def ttl_millis(ttl_s: float) -> int:
     """A time to live as the wire has it; InvalidInput when the lock service would refuse it."""
-    if not _is_number(ttl_s) or not MIN_TTL_S <= ttl_s <= MAX_TTL_S:
-        raise InvalidInput("ttl", f"must be {MIN_TTL_S:g} to {MAX_TTL_S:g} seconds")
-    return round(ttl_s * 1000)
+    return millis("ttl", ttl_s, MIN_TTL_S, MAX_TTL_S)
+
+
+def millis(name: str, value_s: float, low_s: float, high_s: float) -> int:
+    """A duration within bounds as the wire has it; InvalidInput names it `name`."""
+    if not low_s <= number_of_seconds(value_s, name) <= high_s:
+        raise InvalidInput(name, f"must be {low_s:g} to {high_s:g} seconds")
+    return round(value_s * 1000)
 
 
 def wait_seconds(wait_s: float | None) -> float:
     """How long to wait: 0 when not at all, infinity for as long as it takes."""
-    if wait_s is None:
-        return 0.0
-    if not _is_number(wait_s) or wait_s < 0:
-        raise InvalidInput("wait", "must be seconds, 0 or more, or None for not at all")
-    return float(wait_s)
+    return 0.0 if wait_s is None else number_of_seconds(wait_s, "wait")
 
 
 def timeout_seconds(timeout_s: float) -> float:
-    if not _is_number(timeout_s) or not 0 < timeout_s < math.inf:
+    if not 0 < number_of_seconds(timeout_s, "timeout") < math.inf:
         raise InvalidInput("timeout", "must be seconds, more than 0")
     return float(timeout_s)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)

@@ -1,10 +1,24 @@
 """A grant as the lock service gave it, with the deadline up to which this process may believe in it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from fencegate.client.transport import Json
 from fencegate.core.errors import FencegateError, LockLost, OutcomeUnknown
 from fencegate.core.token import Token
+
+Mode = Literal["exclusive", "shared"]
+
+
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """Somebody is taking the lock away, and asked politely first: finish, and release."""
+
+    reason: str
+    taken_at: float
+    """Unix seconds on the lock service's clock: then it is taken at the latest."""
+    until_us: int = field(repr=False)
+    """The same on this process's own clock, and a little earlier: the lease ends there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +33,10 @@ class Grant:
     ttl_ms: int
     started_us: int
     deadline_us: int
+    mode: Mode = "exclusive"
+    slot: int | None = None
+    fence: str | None = None
+    revoked: Revocation | None = None
 
     def release_body(self) -> Json:
         return {"lockToken": self.lock_token, "ownerId": self.owner_id}
@@ -42,10 +60,21 @@ def granted(lock_key: str, body: Json, reply: Json, started_us: int) -> Grant:
 
 def renewed(grant: Grant, reply: Json, started_us: int) -> Grant:
     """Read the answer to a renewal of `grant` that left at `started_us`."""
-    again = _read(grant.lock_key, {**grant.renewal_body(), **reply}, started_us)
+    known = {**grant.renewal_body(), "mode": grant.mode, "slot": grant.slot, "fence": grant.fence}
+    again = _read(grant.lock_key, {**known, **reply}, started_us)
     if again.token != grant.token:  # another lease than ours was lengthened: fail closed
         raise LockLost(f"the renewal of {grant.lock_key!r} brought token {again.token}, not {grant.token}")
     return again
+
+
+def revocation(told: Json, started_us: int, remaining_ms: int, ttl_ms: int) -> Revocation:
+    """Read that a lock will be taken in `remaining_ms`, from an answer to what left at `started_us`."""
+    until_us = started_us + remaining_ms * 1000 - margin_us(ttl_ms)
+    return Revocation(str(told["reason"]), int(told["takenAt"]) / 1000, until_us)
+
+
+def unreadable(what: str, error: Exception) -> OutcomeUnknown:
+    return OutcomeUnknown(f"the lock service's answer about {what} can't be read ({error!r})")
 
 
 def _read(lock_key: str, answer: Json, started_us: int) -> Grant:
@@ -53,6 +82,7 @@ def _read(lock_key: str, answer: Json, started_us: int) -> Grant:
         ttl_ms = int(answer["ttlMillis"])
         # From before the request left: the lease can't have begun earlier than that.
         deadline_us = started_us + int(answer["remainingMillis"]) * 1000 - margin_us(ttl_ms)
+        told = answer.get("revoked")
         return Grant(
             lock_key=lock_key,
             lock_token=str(answer["lockToken"]),
@@ -62,6 +92,18 @@ def _read(lock_key: str, answer: Json, started_us: int) -> Grant:
             ttl_ms=ttl_ms,
             started_us=started_us,
             deadline_us=deadline_us,
+            mode=mode_of(answer.get("mode", "exclusive")),
+            slot=answer.get("slot"),
+            fence=answer.get("fence"),
+            revoked=revocation(told, started_us, int(told["remainingMillis"]), ttl_ms) if told else None,
         )
     except (KeyError, TypeError, ValueError, FencegateError) as error:
-        raise OutcomeUnknown(f"the lock service's answer about {lock_key!r} can't be read ({error!r})") from error
+        raise unreadable(repr(lock_key), error) from error
+
+
+def mode_of(value: Any) -> Mode:
+    if value == "exclusive":
+        return "exclusive"
+    if value == "shared":
+        return "shared"
+    raise ValueError(f"{value!r} is neither exclusive nor shared")

@@ -1,23 +1,28 @@
 """The async face of a hold: `async with locks.hold(key) as lease`."""
 
-import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from fencegate.client.connection import Connection
 from fencegate.client.grant import Grant
-from fencegate.client.holding import Holding, Request
-from fencegate.client.lease import LeaseCore, LeaseState
+from fencegate.client.handle import AsyncReactions, Handle, LostEvent
+from fencegate.client.holding import Holding
+from fencegate.client.lease import LeaseCore
+from fencegate.client.life import Life
 from fencegate.client.release import give_back
+from fencegate.client.requests import attachment_request, lock_request
+from fencegate.client.terms import Terms, check_names
 from fencegate.core.errors import LockHeld
+
+__all__ = ["Hold", "HoldTerms", "Lease", "LeaseReactions", "LostEvent", "TryHold", "attached_hold", "hold_of"]
 
 
 class Lease(LeaseCore):
     """A time-bound hold on a lock key, renewed in the background until it is released or lost."""
 
-    def __init__(self, connection: Connection, grant: Grant) -> None:
-        super().__init__(grant, connection.clock)
+    def __init__(self, connection: Connection, grant: Grant, parent: Life | None = None) -> None:
+        super().__init__(grant, connection.clock, parent)
         self._connection = connection
         self.lost = LostEvent(self)
         """Set when the lease is lost: `await lease.lost.wait()`."""
@@ -27,82 +32,20 @@ class Lease(LeaseCore):
         await give_back(self._connection, self)
 
 
-class LostEvent:
-    """Like an `asyncio.Event` that belongs to no event loop; it is set from the renewal thread."""
-
-    def __init__(self, lease: LeaseCore) -> None:
-        self._lease = lease
-
-    def is_set(self) -> bool:
-        return self._lease.state is LeaseState.LOST
-
-    async def wait(self) -> Literal[True]:
-        """Return when the lease is lost. After a release that never happens."""
-        if self.is_set():
-            return True
-        loop = asyncio.get_running_loop()
-        woken = loop.create_future()
-
-        def wake() -> None:
-            _soon(loop, lambda: None if woken.done() else woken.set_result(None))
-
-        self._lease._when_lost(wake)
-        try:
-            await woken
-        finally:
-            self._lease._forget(wake)
-        return True
+class LeaseReactions(AsyncReactions[Lease], total=False):
+    """What happens when the lease changes."""
 
 
-class Hold:
+class HoldTerms(Terms, LeaseReactions, total=False):
+    """Every keyword of `hold` and `try_hold`."""
+
+
+class Hold(Handle[Lease]):
     """A handle on a lock: `async with` it, or `await` it (the same as `acquire`) and `release` it.
 
     Leaving the block always releases. It raises LockLost when the lock was lost meanwhile, unless the body raised
     something itself; that gets a note instead.
     """
-
-    def __init__(
-        self,
-        connection: Connection,
-        request: Callable[[], Request],
-        *,
-        cancel_on_lost: bool = False,
-        on_lost: Callable[[Lease], None] | None = None,
-    ) -> None:
-        self._holding = Holding(connection, request, Lease)
-        self._cancel_on_lost = cancel_on_lost
-        self._on_lost = on_lost
-        self._body: _Body | None = None
-
-    async def acquire(self) -> Lease:
-        """Get the lock, and have it renewed until `release`. LockHeld when it can't be had."""
-        lease = await self._holding.acquire()
-        on_lost = self._on_lost
-        if on_lost is not None:
-            loop = asyncio.get_running_loop()
-            lease._when_lost(lambda: _soon(loop, lambda: on_lost(lease)))
-        return lease
-
-    async def release(self) -> None:
-        """Give the lock back. Raises LockLost when it was lost before that; does nothing when it was released."""
-        await self._holding.release()
-
-    def __await__(self) -> Generator[Any, None, Lease]:
-        return self.acquire().__await__()
-
-    async def __aenter__(self) -> Lease:
-        lease = await self.acquire()
-        if self._cancel_on_lost:
-            self._body = _Body(lease)
-        return lease
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        body, self._body = self._body, None
-        if body is not None and body.was_cancelled_by_us(error):
-            error = None
-        await self._holding.finish(error)
 
 
 class TryHold:
@@ -135,36 +78,14 @@ class TryHold:
         await self._hold.__aexit__(kind, error, traceback)
 
 
-class _Body:
-    """The task inside an `async with` block, cancelled when the lease is lost; the way `asyncio.timeout` does it."""
-
-    def __init__(self, lease: Lease) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "async with runs in a task"
-        loop = asyncio.get_running_loop()
-        self._task = task
-        self._cancelling = task.cancelling()
-        self._over = False
-        self._cancelled = False
-        lease._when_lost(lambda: _soon(loop, self._cancel))
-
-    def _cancel(self) -> None:
-        if not self._over:
-            self._cancelled = True
-            self._task.cancel()
-
-    def was_cancelled_by_us(self, error: BaseException | None) -> bool:
-        """Whether `error` is our cancellation and nobody else's; takes the request to cancel back."""
-        self._over = True
-        if not self._cancelled:
-            return False
-        others = self._task.uncancel() > self._cancelling
-        return isinstance(error, asyncio.CancelledError) and not others
+def hold_of(connection: Connection, lock_key: str, terms: HoldTerms) -> Hold:
+    check_names(terms, HoldTerms)
+    session = terms.get("session")
+    request = lock_request(connection, lock_key, terms)
+    return Hold(connection, Holding(connection, request, lambda grant: Lease(connection, grant, session)), terms)
 
 
-def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """Run this on the loop's own thread; a loop that is closed has nobody left to tell."""
-    try:
-        loop.call_soon_threadsafe(callback)
-    except RuntimeError:
-        return
+def attached_hold(connection: Connection, exported: str, reactions: LeaseReactions) -> Hold:
+    check_names(reactions, LeaseReactions)
+    request = attachment_request(connection, exported)
+    return Hold(connection, Holding(connection, request, lambda grant: Lease(connection, grant)), reactions)

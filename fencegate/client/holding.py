@@ -6,55 +6,53 @@ from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from fencegate.client.connection import Connection
-from fencegate.client.grant import Grant
-from fencegate.client.lease import LeaseCore
+from fencegate.client.life import Life
 from fencegate.client.release import give_back
 from fencegate.client.transport import Transport
 from fencegate.core.errors import FencegateError, LockLost
 
 log = logging.getLogger("fencegate.client")
 
-L = TypeVar("L", bound=LeaseCore)
+G_co = TypeVar("G_co", covariant=True)
+K = TypeVar("K", bound=Life)
 
 
-class Request(Protocol):
-    """How a grant is got: by an acquire, or by taking up another process's lease."""
+class Request(Protocol[G_co]):
+    """How a grant is got: by an acquire, by taking up another process's lease, by opening a session."""
 
     doubtful: bool
 
-    async def run(self, transport: Transport) -> Grant: ...
+    async def run(self, transport: Transport) -> G_co: ...
 
     async def undo(self, transport: Transport) -> None: ...
 
 
-class Holding(Generic[L]):
-    """Acquires, has the lease renewed, and releases. May be used again after that, not twice at once."""
+class Holding(Generic[G_co, K]):
+    """Acquires, has it renewed, and releases. May be used again after that, not twice at once."""
 
-    def __init__(
-        self, connection: Connection, request: Callable[[], Request], lease: Callable[[Connection, Grant], L]
-    ) -> None:
+    def __init__(self, connection: Connection, request: Callable[[], Request[G_co]], make: Callable[[G_co], K]) -> None:
         self._connection = connection
         self._make_request = request
-        self._make_lease = lease
-        self._lease: L | None = None
+        self._make = make
+        self._held: K | None = None
         self._busy = False
 
-    async def acquire(self) -> L:
-        """Get the lock, and have it renewed until `release`. LockHeld when it can't be had."""
-        if self._busy or (self._lease is not None and self._lease.held):
+    async def acquire(self) -> K:
+        """Get it, and have it renewed until `release`. LockHeld when it can't be had."""
+        if self._busy or (self._held is not None and self._held.held):
             raise FencegateError("this handle holds the lock or is getting it; make another one with hold()")
         self._busy = True
         try:
-            self._lease = await self._request_lease()
+            self._held = await self._get()
         finally:
             self._busy = False
-        return self._lease
+        return self._held
 
     async def release(self) -> None:
-        """Give the lock back. Raises LockLost when it was lost before that; does nothing when it was released."""
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            await give_back(self._connection, lease)
+        """Give it back. Raises LockLost when it was lost before that; does nothing when it was released."""
+        held, self._held = self._held, None
+        if held is not None:
+            await give_back(self._connection, held)
 
     async def finish(self, body_error: BaseException | None) -> None:
         """The end of a `with` block: LockLost if the lock was lost and the body raised nothing of its own."""
@@ -73,7 +71,7 @@ class Holding(Generic[L]):
         with suppress(FencegateError):
             await self.release()
 
-    async def _request_lease(self) -> L:
+    async def _get(self) -> K:
         connection = self._connection
         request = self._make_request()
         await connection.prepare_to_keep()
@@ -83,9 +81,10 @@ class Holding(Generic[L]):
             if request.doubtful:
                 connection.owe(request.undo)
             raise
-        lease = self._make_lease(connection, grant)
-        if not lease.held:
+        made = self._make(grant)
+        if not made.held:
             connection.owe(request.undo)
-            raise LockLost(f"{grant.lock_key!r} was granted, but the answer came after its deadline; acquire anew")
-        connection.keep(lease)
-        return lease
+            raise LockLost(f"{made._describe()} was granted, but the answer came after its deadline; acquire anew")
+        if made._parent is None:  # else its parent is renewed
+            connection.keep(made)
+        return made

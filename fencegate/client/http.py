@@ -1,19 +1,23 @@
 """The lock calls over HTTP: the only module of the client that knows httpx."""
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import msgspec
 
-from fencegate.client.transport import Json
+from fencegate.client.sse import EventReader
+from fencegate.client.transport import Heard, Json
 from fencegate.core import errors
 from fencegate.core.errors import FencegateError, InvalidInput, OutcomeUnknown, StoreUnavailable
 
 # uvicorn and most proxies drop an idle connection after 5 s or more; one that we drop first can't be cut under a call.
 _KEEP_IDLE_S = 3.0
+
+# A watch says something every 10 s at least; one that doesn't is dead.
+_SILENCE_S = 30.0
 
 _REFUSALS: Mapping[str, type[FencegateError]] = {
     kind.code: kind
@@ -21,6 +25,9 @@ _REFUSALS: Mapping[str, type[FencegateError]] = {
         errors.LockHeld,
         errors.NotOwner,
         errors.LockExpired,
+        errors.MaxHoldReached,
+        errors.SessionNotFound,
+        errors.SessionExpired,
         errors.LockFree,
         errors.RequestIdReused,
         errors.TooManyWaiters,
@@ -44,6 +51,7 @@ class HttpTransport:
 
     def __init__(self, url: str, connect_timeout_s: float) -> None:
         self._url = url.rstrip("/")
+        self._connect_timeout_s = connect_timeout_s
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=connect_timeout_s),
             limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_IDLE_S),
@@ -52,16 +60,16 @@ class HttpTransport:
         )
 
     async def acquire(self, lock_key: str, body: Mapping[str, Any]) -> Json:
-        return await self._post(lock_key, "acquire", body)
+        return await self._post_lock(lock_key, "acquire", body)
 
     async def renew(self, lock_key: str, body: Mapping[str, Any]) -> Json:
-        return await self._post(lock_key, "renew", body)
+        return await self._post_lock(lock_key, "renew", body)
 
     async def release(self, lock_key: str, body: Mapping[str, Any]) -> Json:
-        return await self._post(lock_key, "release", body)
+        return await self._post_lock(lock_key, "release", body)
 
     async def force_release(self, lock_key: str, body: Mapping[str, Any]) -> Json:
-        return await self._post(lock_key, "force-release", body)
+        return await self._post_lock(lock_key, "force-release", body)
 
     async def status(self, lock_key: str) -> Json:
         return await self._send("GET", f"/v1/locks/{quote(lock_key, safe='')}")
@@ -74,16 +82,56 @@ class HttpTransport:
         query |= {name: value for name, value in given.items() if value}
         return await self._send("GET", "/v1/locks", params=query)
 
+    async def history(self, lock_key: str, *, limit: int = 100, cursor: str = "") -> Json:
+        query: dict[str, str | int] = {"lockKey": lock_key, "limit": limit}
+        return await self._send("GET", "/v1/history", params=query | ({"cursor": cursor} if cursor else {}))
+
+    async def watch(self, query: Mapping[str, str]) -> AsyncGenerator[Heard, None]:
+        """Ends when the server ends it; StoreUnavailable when the connection breaks, or falls silent."""
+        reader = EventReader()
+        timeout = httpx.Timeout(self._connect_timeout_s, read=_SILENCE_S)
+        try:
+            call = self._http.stream("GET", f"{self._url}/v1/watch", params=dict(query), timeout=timeout)
+            async with call as response:
+                if not response.is_success:
+                    await response.aread()
+                    _answer(response)
+                async for part in response.aiter_bytes():
+                    for heard in reader.feed(part):
+                        yield heard
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ValueError) as error:
+            raise StoreUnavailable(f"{self._url} can't be watched ({_why(error)})") from error
+
+    async def multi_acquire(self, body: Mapping[str, Any]) -> Json:
+        return await self._post("/v1/multi/acquire", body)
+
+    async def multi_renew(self, body: Mapping[str, Any]) -> Json:
+        return await self._post("/v1/multi/renew", body)
+
+    async def multi_release(self, body: Mapping[str, Any]) -> Json:
+        return await self._post("/v1/multi/release", body)
+
+    async def open_session(self, body: Mapping[str, Any]) -> Json:
+        return await self._post("/v1/sessions", body)
+
+    async def renew_session(self, session_id: str, body: Mapping[str, Any]) -> Json:
+        return await self._post(f"/v1/sessions/{quote(session_id, safe='')}/renew", body)
+
+    async def end_session(self, session_id: str) -> Json:
+        return await self._send("DELETE", f"/v1/sessions/{quote(session_id, safe='')}")
+
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def _post(self, lock_key: str, verb: str, body: Mapping[str, Any]) -> Json:
+    async def _post_lock(self, lock_key: str, verb: str, body: Mapping[str, Any]) -> Json:
+        return await self._post(f"/v1/locks/{quote(lock_key, safe='')}/{verb}", body)
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> Json:
         try:
             content = msgspec.json.encode(body)
         except TypeError as error:
             raise InvalidInput("metadata", f"is not JSON ({error})") from None
         headers = {"content-type": "application/json"}
-        path = f"/v1/locks/{quote(lock_key, safe='')}/{verb}"
         return await self._send("POST", path, content=content, headers=headers)
 
     async def _send(self, method: str, path: str, **parts: Any) -> Json:

@@ -1,47 +1,63 @@
 """The async client: `connect()` and the calls on locks."""
 
 import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
-from fencegate.client.acquisition import Acquisition, Wish
-from fencegate.client.attachment import Attachment, import_grant
-from fencegate.client.attempt import within
-from fencegate.client.connection import Connection
-from fencegate.client.duration import timeout_seconds, ttl_millis, wait_seconds
-from fencegate.client.hold import Hold, Lease, TryHold
-from fencegate.client.holding import Request
+from fencegate.client import reading
+from fencegate.client.asks import LockChoice
+from fencegate.client.connection import Connection, OnState
+from fencegate.client.duration import timeout_seconds
+from fencegate.client.guarded import Guarded
+from fencegate.client.history import DEFAULT_LIMIT, LockHistory, history
+from fencegate.client.hold import Hold, HoldTerms, Lease, LeaseReactions, TryHold, attached_hold, hold_of
+from fencegate.client.hold_all import HoldAll, HoldAllTerms, hold_all_of
+from fencegate.client.leader import CandidateTerms, Lead, LeadTerms, Term, candidate_terms
+from fencegate.client.life import LeaseState
+from fencegate.client.observer import Observer
+from fencegate.client.once import Once
+from fencegate.client.open_session import OpenSession, SessionReactions, session_of
 from fencegate.client.release import give_back
+from fencegate.client.terms import DEFAULT_TTL_S, Terms
 from fencegate.client.transport import Json, check_url
+from fencegate.client.watch import Watcher
 from fencegate.clock import SYSTEM, Clock
-from fencegate.core.errors import FencegateError, LockFree
-from fencegate.core.names import check_lock_key, check_text
+from fencegate.core.errors import FencegateError
+from fencegate.core.names import check_text
 from fencegate.env import setting
 
 DEFAULT_URL = "http://127.0.0.1:7420"
-DEFAULT_TTL_S = 30.0
 DEFAULT_TIMEOUT_S = 10.0
-_PAGE = 1000
 
 
-def connection_of(url: str | None, owner_id: str | None, timeout: float, clock: Clock = SYSTEM) -> Connection:
+def connection_of(
+    url: str | None, owner_id: str | None, timeout: float, on_state: OnState | None = None, clock: Clock = SYSTEM
+) -> Connection:
     """What both faces' `connect` make. No I/O, no thread and no event loop is touched here."""
     url = check_url(url or setting("url") or DEFAULT_URL)
     if owner_id is not None:
         check_text("owner_id", owner_id)
-    return Connection(url, owner_id, timeout_seconds(timeout), clock)
+    return Connection(url, owner_id, timeout_seconds(timeout), clock, on_state)
 
 
-def connect(url: str | None = None, *, owner_id: str | None = None, timeout: float = DEFAULT_TIMEOUT_S) -> "Locks":
+def connect(
+    url: str | None = None,
+    *,
+    owner_id: str | None = None,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    on_state: Callable[[Lease, LeaseState], None] | None = None,
+) -> "Locks":
     """A client of the lock service at `url`, or of an embedded one (`sqlite:///…`, `memory://`).
 
     Fine at import time: nothing happens before the first use. `url` comes from `FENCEGATE_URL` by default; `timeout`
-    is how many seconds a call may take, waiting for a lock apart.
+    is how many seconds a call may take, waiting for a lock apart. `on_state` is told each state of each lease, in the
+    event loop that acquired it.
 
     >>> locks = connect("memory://")
     """
-    return Locks(connection_of(url, owner_id, timeout))
+    return Locks(connection_of(url, owner_id, timeout, on_state))
 
 
 class Locks:
@@ -54,76 +70,92 @@ class Locks:
     def owner_id(self) -> str:
         return self._connection.owner_id
 
-    def hold(
-        self,
-        lock_key: str,
-        *,
-        ttl: float = DEFAULT_TTL_S,
-        wait: float | None = None,
-        reentrant: bool = False,
-        metadata: Mapping[str, Any] | None = None,
-        cancel_on_lost: bool = False,
-        on_lost: Callable[[Lease], None] | None = None,
-        request_id: str | None = None,
-    ) -> Hold:
+    def hold(self, lock_key: str, **terms: Unpack[HoldTerms]) -> Hold:
         """A handle on the lock: `async with locks.hold("rebuild:eu", ttl=30, wait=10) as lease: …`.
 
-        `ttl` and `wait` are seconds; without `wait` a held lock raises LockHeld at once. `on_lost` is called in this
-        event loop; `cancel_on_lost` cancels the body of the `async with`, which then raises LockLost.
+        `ttl` and `wait` are seconds; without `wait` a held lock raises LockHeld at once. `on_lost` and the other
+        callbacks are called in this event loop; `cancel_on_lost` cancels the body of the `async with`, which then
+        raises LockLost. All terms: `fencegate.Terms`.
         """
-        request = acquisition_of(self._connection, lock_key, ttl, wait, reentrant, metadata, request_id)
-        return Hold(self._connection, request, cancel_on_lost=cancel_on_lost, on_lost=on_lost)
+        return hold_of(self._connection, lock_key, terms)
 
-    def try_hold(
-        self,
-        lock_key: str,
-        *,
-        ttl: float = DEFAULT_TTL_S,
-        wait: float | None = None,
-        reentrant: bool = False,
-        metadata: Mapping[str, Any] | None = None,
-        cancel_on_lost: bool = False,
-        on_lost: Callable[[Lease], None] | None = None,
-        request_id: str | None = None,
-    ) -> TryHold:
+    def try_hold(self, lock_key: str, **terms: Unpack[HoldTerms]) -> TryHold:
         """Like `hold`, but gives None where that would raise LockHeld."""
-        request = acquisition_of(self._connection, lock_key, ttl, wait, reentrant, metadata, request_id)
-        return TryHold(Hold(self._connection, request, cancel_on_lost=cancel_on_lost, on_lost=on_lost))
+        return TryHold(hold_of(self._connection, lock_key, terms))
 
-    def attach(
-        self, exported: str, *, cancel_on_lost: bool = False, on_lost: Callable[[Lease], None] | None = None
-    ) -> Hold:
+    def hold_all(self, locks: Iterable[LockChoice], **terms: Unpack[HoldAllTerms]) -> HoldAll:
+        """Several locks, all or none: `async with locks.hold_all(["a", ("b", "shared")], wait=10) as leases: …`.
+
+        They are granted in one step, renewed and released together, and lost together. However two callers order
+        the locks that they name, they don't deadlock; to hold some and then wait for more still can.
+        """
+        return hold_all_of(self._connection, locks, terms)
+
+    def session(
+        self, *, ttl: float = DEFAULT_TTL_S, owner: str | None = None, **reactions: Unpack[SessionReactions]
+    ) -> OpenSession:
+        """One keep-alive for any number of locks: `async with locks.session(ttl=30) as session: …`.
+
+        `session.hold(key)` is kept alive by it, and lost with it. Leaving the block ends it, and all that it holds.
+        """
+        return session_of(self._connection, ttl, owner, reactions)
+
+    def attach(self, exported: str, **reactions: Unpack[LeaseReactions]) -> Hold:
         """A handle on a lease that another process exported; LockLost when it is over by now."""
-        request = attachment_of(self._connection, exported)
-        return Hold(self._connection, request, cancel_on_lost=cancel_on_lost, on_lost=on_lost)
+        return attached_hold(self._connection, exported, reactions)
+
+    def lead(self, name: str, **terms: Unpack[LeadTerms]) -> Lead:
+        """Stand for election: `async with locks.lead("order-service", ttl=15) as term: …`, once we are elected.
+
+        Leaving the block hands over to the next candidate at once.
+        """
+        return Lead(self._connection, name, terms)
+
+    def terms(self, name: str, **terms: Unpack[CandidateTerms]) -> AsyncGenerator[Term, None]:
+        """Stand again after each term: `async for term in locks.terms("order-service"): …`.
+
+        The body has to notice for itself that it was deposed (`term.lost`, `term.ensure_led()`). Leaving the loop
+        hands over in a moment; use `contextlib.aclosing` where that must be done before the next line.
+        """
+        return candidate_terms(self._connection, name, terms)
+
+    def observe(self, name: str) -> Observer:
+        """Follow the leader: `async for leader in locks.observe("order-service"): …`; None while nobody leads."""
+        return Observer(self.watch(name), partial(self.status, name))
+
+    def once(self, template: str, *, keep: float | None = None, **terms: Unpack[Terms]) -> Once:
+        """A decorator: one caller runs the function, others skip it. `@locks.once("cron:daily-report", keep=600)`."""
+        return Once(self._connection, template, keep, terms)
+
+    def guarded(self, template: str, **terms: Unpack[Terms]) -> Guarded:
+        """A decorator: callers of the function take turns. `@locks.guarded("inventory:{sku}")`."""
+        return Guarded(self._connection, template, terms)
 
     async def status(self, lock_key: str) -> Json:
         """Who holds the lock, as the REST call tells it; `locked` is false when nobody does."""
-        check_lock_key(lock_key)
-        transport = await self._connection.transport()
-        try:
-            return await within(transport.status(lock_key), self._connection.timeout_s)
-        except LockFree as free:
-            return {"lockKey": lock_key, "locked": False, **free.members}
+        return await reading.status(self._connection, lock_key)
 
     async def list(self, prefix: str = "", *, namespace: str | None = None) -> builtins.list[Json]:
         """The locks that are held, as `status` tells of each, in the order of their keys."""
-        transport = await self._connection.transport()
-        found: builtins.list[Json] = []
-        cursor = ""
-        while True:
-            call = transport.list_locks(prefix=prefix, namespace=namespace, limit=_PAGE, cursor=cursor)
-            page = await within(call, self._connection.timeout_s)
-            found += page["locks"]
-            cursor = page.get("nextCursor") or ""
-            if not cursor:
-                return found
+        return await reading.list_locks(self._connection, prefix, namespace)
 
-    async def force_release(self, lock_key: str, reason: str) -> Json:
-        """Take the lock from whoever holds it. Its fencing token goes on protecting the resource from them."""
-        check_lock_key(lock_key)
-        transport = await self._connection.transport()
-        return await within(transport.force_release(lock_key, {"reason": reason}), self._connection.timeout_s)
+    async def force_release(self, lock_key: str, reason: str, *, grace: float = 0.0) -> Json:
+        """Take the lock from whoever holds it. Its fencing token goes on protecting the resource from them.
+
+        With `grace`, the holder is asked first, and has so many seconds to finish and release.
+        """
+        return await reading.force_release(self._connection, lock_key, reason, grace)
+
+    async def history(self, lock_key: str, *, limit: int = DEFAULT_LIMIT) -> LockHistory:
+        """The newest holds of the lock: by whom, from when to when, with which token, and how each ended."""
+        return await history(self._connection, lock_key, limit)
+
+    def watch(self, key: str | None = None, *, prefix: str | None = None, since: int | None = None) -> Watcher:
+        """What happens to a lock, to those of a prefix, or to all: `async with locks.watch("a") as events: …`.
+
+        From now on, or after the event whose id is `since`. It finds its place again when the connection breaks.
+        """
+        return Watcher(self._connection, key, prefix, since)
 
     async def aclose(self) -> None:
         """Release what this client still holds, and close its connections. A later use opens others."""
@@ -139,37 +171,10 @@ class Locks:
         await self.aclose()
 
 
-def acquisition_of(
-    connection: Connection,
-    lock_key: str,
-    ttl: float,
-    wait: float | None,
-    reentrant: bool,
-    metadata: Mapping[str, Any] | None,
-    request_id: str | None,
-) -> Callable[[], Request]:
-    """Judges the arguments of a `hold` now, and gives what makes its acquire later."""
-    check_lock_key(lock_key)
-    ttl_ms, wait_s = ttl_millis(ttl), wait_seconds(wait)
-    if request_id is not None:
-        check_text("request_id", request_id)
-
-    def request() -> Request:
-        wish = Wish(lock_key, connection.owner_id, ttl_ms, wait_s, reentrant, metadata, request_id)
-        return Acquisition(wish, connection.clock, connection.timeout_s)
-
-    return request
-
-
-def attachment_of(connection: Connection, exported: str) -> Callable[[], Request]:
-    grant = import_grant(exported)
-    return lambda: Attachment(grant, connection.clock, connection.timeout_s)
-
-
 async def release_all(connection: Connection) -> None:
-    """Give back every lease of this client; the ones that were lost are gone already."""
-    for lease in connection.leases():
+    """Give back everything that this client holds; what was lost is gone already."""
+    for life in connection.kept():
         try:
-            await give_back(connection, lease)
+            await give_back(connection, life)
         except FencegateError:
             continue

@@ -1,12 +1,16 @@
 """How a client reaches the lock service: over HTTP, or through an engine in this very process."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol
 
 from fencegate.core.errors import InvalidInput
 
 Json = dict[str, Any]
 """A JSON object as the lock service speaks it: camelCase, lengths in milliseconds."""
+
+
+Heard = tuple[int, str, bytes]
+"""What a watch brings: the id of an event, its kind, and its data as JSON. No kind: only the place has moved."""
 
 
 class Transport(Protocol):
@@ -29,6 +33,22 @@ class Transport(Protocol):
     async def list_locks(
         self, *, prefix: str = "", namespace: str | None = None, limit: int = 100, cursor: str = ""
     ) -> Json: ...
+
+    async def history(self, lock_key: str, *, limit: int = 100, cursor: str = "") -> Json: ...
+
+    def watch(self, query: Mapping[str, str]) -> AsyncGenerator[Heard, None]: ...
+
+    async def multi_acquire(self, body: Mapping[str, Any]) -> Json: ...
+
+    async def multi_renew(self, body: Mapping[str, Any]) -> Json: ...
+
+    async def multi_release(self, body: Mapping[str, Any]) -> Json: ...
+
+    async def open_session(self, body: Mapping[str, Any]) -> Json: ...
+
+    async def renew_session(self, session_id: str, body: Mapping[str, Any]) -> Json: ...
+
+    async def end_session(self, session_id: str) -> Json: ...
 
     async def close(self) -> None: ...
 

@@ -59,6 +59,18 @@ class LockLost(FencegateError):
     code = "LOCK_LOST"
 
 
+class SessionNotFound(FencegateError):
+    """There is no such session, or it ended long ago: its locks are gone. Open a new one."""
+
+    code = "SESSION_NOT_FOUND"
+
+
+class SessionExpired(FencegateError):
+    """The session ended, and its locks with it. Stop using what they protect, and open a new one."""
+
+    code = "SESSION_EXPIRED"
+
+
 class LockFree(FencegateError):
     """Nobody holds this lock."""
 
@@ -233,6 +245,8 @@ HTTP_STATUS: Final[Mapping[type[FencegateError], tuple[int, str]]] = {
     LockExpired: (409, "The lease ran out"),
     MaxHoldReached: (409, "Held for as long as allowed"),
     LockLost: (409, "The lock was lost"),
+    SessionNotFound: (404, "No such session"),
+    SessionExpired: (409, "The session ended"),
     LockFree: (404, "Nobody holds this lock"),
     RequestIdReused: (409, "This requestId was used with another body"),
     TooManyWaiters: (429, "The queue of this lock is full"),

@@ -1,21 +1,23 @@
-"""Lock records, the commands that change them, and what comes of it: small frozen values, and nothing that acts.
+"""Lock records and what stands beside them in the store: small frozen values, and nothing that acts.
 
-Times are Unix microseconds of the store's clock. A record lives in the store under the name that `lock_entry`,
-`done_entry` or `floor_entry` gives.
+Times are Unix microseconds of the store's clock. A record lives in the store under the name that its `…_entry`
+function gives.
 """
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
-
-from fencegate.core.errors import FencegateError
 
 LOCKS = "lock/"
 DONE = "done/"
 FLOORS = "floor/"
+SESSIONS = "session/"
+MEMBERS = "member/"
 _SHARDS = 64
+MAX_DEPTH = 16
+"""How deep a hierarchical lock may lie: whoever is below compares that many locks at most."""
 
 
 def lock_entry(lock_key: str) -> str:
@@ -30,9 +32,30 @@ def floor_entry(lock_key: str) -> str:
     return f"{FLOORS}{zlib.crc32(lock_key.encode()) % _SHARDS:02d}"
 
 
+def session_entry(session_id: str) -> str:
+    return SESSIONS + session_id
+
+
+def members_of(session_id: str) -> str:
+    """What the index entries of a session begin with."""
+    return f"{MEMBERS}{session_id}/"
+
+
+def member_entry(session_id: str, request: str, lock_key: str) -> str:
+    return f"{MEMBERS}{session_id}/{request}/{lock_key}"
+
+
 def request_of(lock_token: str) -> str:
     """A lock token is `request.secret`, so that a spent one still leads to what became of it."""
     return lock_token.partition(".")[0]
+
+
+def ancestors(lock_key: str) -> tuple[str, ...]:
+    """The lock keys above this one, from the top down, as deep as a hierarchical lock may lie."""
+    if "/" not in lock_key:
+        return ()
+    parts = lock_key.split("/")
+    return tuple("/".join(parts[:depth]) for depth in range(1, min(len(parts), MAX_DEPTH + 1)) if parts[:depth] != [""])
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
@@ -52,6 +75,12 @@ class Terms:
     """How long nobody gets the lock after this hold was lost by expiry or by force."""
     max_hold_us: int = 0
     """How long it may be held in all, however often it is renewed."""
+    group: tuple[str, ...] = ()
+    """All the locks that are asked for together, this one among them: all or none."""
+    session: str = ""
+    """The session that this lives and dies with."""
+    hierarchical: bool = False
+    """With everything below it."""
 
 
 PLAIN = Terms()
@@ -84,9 +113,18 @@ class Hold:
     token: int
     granted_us: int
     expires_us: int
+    """For a lock under a session: when that ended as the grant was made. The session's record tells what is so now."""
     renewals: int = 0
     slot: int | None = None
     """Which of the permits this is; its fence is `lockKey#slot`."""
+    pending: bool = False
+    """A hierarchical lock that has yet to look below. It keeps others out, and nobody was told of it."""
+
+    def until(self, session_us: int) -> "Hold":
+        """The same hold, as it is told of while its session lasts until then."""
+        terms = self.who.terms
+        end_us = min(session_us, self.granted_us + terms.max_hold_us) if terms.max_hold_us else session_us
+        return replace(self, expires_us=end_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +135,7 @@ class Waiter:
     replica: str
     attempts: tuple[str, ...]
     keep_until_us: int = 0
-    """With no attempt left: how long the place is kept for a poll that comes back."""
+    """When the place goes: for a poll that may come back, or when the polls that stand there must have ended."""
     suspect_us: int = 0
     """Since when its replica is thought dead, because an offer to it lapsed; 0 when it is not."""
 
@@ -111,6 +149,14 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class Revocation:
+    """The holders were asked to let go, and will be made to."""
+
+    at_us: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class LockRecord:
     """All that is known of one lock key. `last_token` stays when the holds go."""
 
@@ -121,6 +167,9 @@ class LockRecord:
     touched_us: int = 0
     closed_until_us: int = 0
     """Lock-delay: nobody gets the lock before this."""
+    closed_below: bool = False
+    """Lock-delay of a hierarchical lock: nobody gets one below it either."""
+    revoked: Revocation | None = None
 
 
 class Ending(StrEnum):
@@ -150,119 +199,43 @@ class Floor:
     token: int
 
 
-Record = LockRecord | Done | Floor
-
-
-# --- commands --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
-class Acquire:
-    lock_key: str
-    who: Claimant
-    replica: str
-    attempt: str
-    wait: bool = False
-    named: bool = False
-    """Whether the caller gave a `requestId`, so that the past has to be asked."""
-    reentrant: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TakeUp:
-    """The waiter's replica accepts the offer."""
+class RevokedLock:
+    """A lock of a session whose holder was asked to let go."""
 
     lock_key: str
-    request: str
+    token: int
+    revoked: Revocation
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
-    """A poll ends without the lock. With `keep_us` the place stays that long after the last poll left."""
+class Session:
+    """One keep-alive for many locks. When it has ended, or is missing, they are free."""
 
-    lock_key: str
-    request: str
-    attempt: str
-    keep_us: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Renew:
-    lock_key: str
-    lock_token: str
-    owner_id: str | None = None
-    ttl_us: int | None = None
+    owner_id: str
+    ttl_us: int
+    opened_us: int
+    expires_us: int
+    renewals: int = 0
+    ended: Ending | None = None
+    """Once set, for good."""
+    ended_us: int = 0
+    revoked: tuple[RevokedLock, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
-    lock_key: str
-    lock_token: str
-    owner_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ForceRelease:
-    lock_key: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Expire:
-    """Nothing but the passing of time."""
+class Member:
+    """The index of what a session holds or waits for, so that it can be found when the session ends."""
 
     lock_key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Clean up the record, if it is idle."""
-
-    lock_key: str
-
-
-Command = Acquire | TakeUp | Leave | Renew | Release | ForceRelease | Expire | Forget
-
-
-# --- what comes of a command -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    hold: Hold
-
-
-@dataclass(frozen=True, slots=True)
-class Queued:
-    ahead: int
-
-
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    hold: Hold
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    left: int
-
-
-@dataclass(frozen=True, slots=True)
-class Nothing:
-    """It was done, or there was nothing to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    error: FencegateError
-
-
-Outcome = Granted | Queued | Renewed | Released | Nothing | Refused
+Record = LockRecord | Done | Floor | Session | Member
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A line of the change log: `acquired`, `released`, `expired`, `renewed`, `forced` or `queued`."""
+    """A line of the change log: `acquired`, `released`, `expired`, `renewed`, `forced`, `revoked` or `queued`."""
 
     kind: str
     lock_key: str
@@ -270,24 +243,10 @@ class Event:
     token: int = 0
     at_us: int = 0
     reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The effects of one command: entries to write (None: delete), what to tell the caller, what to log."""
-
-    outcome: Outcome
-    writes: Mapping[str, Record | None] = field(default_factory=dict)
-    events: tuple[Event, ...] = ()
-    not_after_us: int | None = None
-    """The decision is void when the commit lands later than this."""
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """The command can't be decided without these entries."""
-
-    entries: tuple[str, ...]
+    shared: bool = False
+    slot: int | None = None
+    since_us: int = 0
+    """When the hold was granted: so the line that ends it tells the history all that there is to tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The two contracts of Fencegate: what a lock store must do, and what a protected resource must do."""
 
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -47,7 +47,8 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What `Store.changes` brings: log entries in order; or `reset`, when the past is gone: go on from `revision`."""
+    """What `Store.changes` brings: log entries in order, up to `revision`; or `reset`, when the past is gone: go on
+    from `revision`."""
 
     revision: int
     entries: Sequence[LogEntry] = ()
@@ -97,8 +98,12 @@ class Store(Protocol):
         from chance.
         """
 
-    def changes(self, since: int | None) -> AsyncIterator[Changes]:
-        """The change log after revision `since` (None: from now on), for ever; `reset` when that is not known here."""
+    def changes(self, since: int | None) -> AsyncGenerator[Changes, None]:
+        """The change log after revision `since` (None: from now on), for ever; `reset` when that is not known here.
+
+        The first answer comes at once, and without entries when there are none yet: whoever has it follows, and
+        misses nothing that is committed from then on. Every answer holds whole revisions.
+        """
 
     async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Entry]]:
         """Entries whose key starts with `prefix` and is above `after`, in the order of their UTF-8 bytes."""

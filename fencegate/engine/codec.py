@@ -1,8 +1,23 @@
 """Records as bytes: JSON that a person can read in the store."""
 
+from typing import Any
+
 import msgspec
 
-from fencegate.core.model import DONE, LOCKS, Done, Event, Floor, LockRecord, Record
+from fencegate.core.model import (
+    DONE,
+    FLOORS,
+    LOCKS,
+    MEMBERS,
+    SESSIONS,
+    Done,
+    Event,
+    Floor,
+    LockRecord,
+    Member,
+    Record,
+    Session,
+)
 
 RECENT = 16
 
@@ -14,6 +29,13 @@ class StoredLock(msgspec.Struct, frozen=True, gc=False):
     record: LockRecord
 
 
+class StoredSession(msgspec.Struct, frozen=True, gc=False):
+    """The same of a session."""
+
+    commits: tuple[str, ...]
+    record: Session
+
+
 class LogLine(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaults=True):
     """What the change log says: which replica did it, and what happened (nothing, when only the queue moved)."""
 
@@ -23,22 +45,33 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defau
 
 _encode = msgspec.json.Encoder().encode
 _decode_lock = msgspec.json.Decoder(StoredLock).decode
-_decode_done = msgspec.json.Decoder(Done).decode
-_decode_floor = msgspec.json.Decoder(Floor).decode
+_decode_session = msgspec.json.Decoder(StoredSession).decode
 _decode_line = msgspec.json.Decoder(LogLine).decode
+_decoders: dict[str, msgspec.json.Decoder[Any]] = {
+    DONE: msgspec.json.Decoder(Done),
+    FLOORS: msgspec.json.Decoder(Floor),
+    MEMBERS: msgspec.json.Decoder(Member),
+}
 
 
 def encode(record: Record, commits: tuple[str, ...]) -> bytes:
-    return _encode(StoredLock(commits[:RECENT], record) if isinstance(record, LockRecord) else record)
+    if isinstance(record, LockRecord):
+        return _encode(StoredLock(commits[:RECENT], record))
+    if isinstance(record, Session):
+        return _encode(StoredSession(commits[:RECENT], record))
+    return _encode(record)
 
 
 def decode(entry: str, value: bytes) -> tuple[Record, tuple[str, ...]]:
-    if entry.startswith(LOCKS):
-        stored = _decode_lock(value)
-        return stored.record, stored.commits
-    if entry.startswith(DONE):
-        return _decode_done(value), ()
-    return _decode_floor(value), ()
+    kind = entry[: entry.index("/") + 1]
+    if kind == LOCKS:
+        lock = _decode_lock(value)
+        return lock.record, lock.commits
+    if kind == SESSIONS:
+        session = _decode_session(value)
+        return session.record, session.commits
+    found: Record = _decoders[kind].decode(value)
+    return found, ()
 
 
 def encode_line(replica: str, event: Event | None) -> bytes:

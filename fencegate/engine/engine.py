@@ -1,47 +1,51 @@
-"""Load, ask the state machine, commit if unchanged; and waiting, which is being woken by what others commit."""
+"""Lock commands against one store: at once, or after waiting, which is being woken by what others commit."""
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fencegate.clock import SYSTEM, Clock
-from fencegate.core.errors import FencegateError, OutcomeUnknown, ShuttingDown, StoreUnavailable
-from fencegate.core.machine import wakes_at
-from fencegate.core.model import (
-    DEFAULT_LIMITS,
-    LOCKS,
+from fencegate.core.commands import (
     Acquire,
+    AcquireAll,
     Command,
-    Expire,
-    Floor,
-    Forget,
+    Confirm,
+    EndSession,
     Granted,
-    Hold,
+    GrantedAll,
     Leave,
-    Limits,
-    LockRecord,
+    LeaveAll,
     Outcome,
+    Pending,
     Queued,
     Refused,
     Release,
+    ReleaseAll,
+)
+from fencegate.core.errors import FencegateError, OutcomeUnknown, ShuttingDown
+from fencegate.core.machine import Below, held_below, live_holds, look_below, sessions_of
+from fencegate.core.model import (
+    DEFAULT_LIMITS,
+    LOCKS,
+    Floor,
+    Hold,
+    Limits,
+    LockRecord,
+    Record,
+    Session,
     floor_entry,
     lock_entry,
+    session_entry,
 )
-from fencegate.core.ports import Interval, Store, Unavailable
-from fencegate.engine.codec import decode, decode_line
+from fencegate.core.ports import Interval, Store
 from fencegate.engine.lane import Lane, Poll, is_final
-from fencegate.engine.lanes import Lanes
-from fencegate.engine.timer import Alarms
+from fencegate.engine.tending import Tending
 
-MAX_LANES = 50_000
-TRIES = 12
-RESOLVE_TRIES = 6
-LAND_WITHIN_US = 10_000_000
-LOOK_AGAIN_US = 1_000_000
-SWEEP_EVERY_S = 300.0
 FINISH_WITHIN_S = 1.0
+LOOK_BELOW_EVERY_S = 1.0
 PAGE = 500
 
 log = logging.getLogger("fencegate.engine")
@@ -53,6 +57,8 @@ class Seen(NamedTuple):
     record: LockRecord | None
     floor: int
     now: Interval
+    holds: list[Hold]
+    """Those that count now."""
 
 
 class Engine:
@@ -65,17 +71,14 @@ class Engine:
         self.clock = clock
         self.limits = limits
         self.replica = replica or clock.random_id(6)
-        self._lanes = Lanes(store, clock, limits, self.replica, self._noticed)
-        self._alarms = Alarms(clock, self._ring)
-        self._work: set[asyncio.Task[None]] = set()
-        self._watches: list[asyncio.Task[None]] = []
+        self._tending = Tending(store, clock, limits, self.replica)
+        self._lanes = self._tending.lanes
         self._stopping = False
 
     # --- life ---
 
     async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._watches = [loop.create_task(self._follow()), loop.create_task(self._sweep())]
+        self._tending.start()
 
     async def stop_waiting(self) -> None:
         """Send every waiter away at once; places of named requests are kept for another replica or a restart."""
@@ -85,27 +88,18 @@ class Engine:
                 for poll in polls.values():
                     if not poll.granted.done():
                         poll.granted.set_exception(ShuttingDown("the lock service is stopping; ask again in a moment"))
+        self._tending.wakes.everything_changed()
 
     async def close(self) -> None:
         """Send waiters away, finish what was begun unless the store is stuck, and stop."""
         await self.stop_waiting()
-        for watch in self._watches:
-            watch.cancel()
-        await asyncio.gather(*self._watches, return_exceptions=True)
-        self._alarms.close()
+        await self._tending.stop()
         await asyncio.sleep(0)  # whoever was sent away starts to leave
         try:
             async with asyncio.timeout(FINISH_WITHIN_S):
-                while self._work:
-                    await asyncio.wait(self._work)
-                await self._lanes.drained()
+                await self._tending.finished()
         except TimeoutError:
             log.warning("the store does not answer; what was begun is left to it, and to the TTL")
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
 
     # --- what callers ask ---
 
@@ -118,170 +112,203 @@ class Engine:
 
     async def acquire(self, command: Acquire, wait_us: int = 0, keep_us: int = 0) -> Hold:
         """The lock, at once or within `wait_us`. A wait that ends without it keeps its place for `keep_us`."""
-        settled = False
-        try:
-            granted = await (self._wait_for(command, wait_us, keep_us) if command.wait else self._lanes.ask(command))
-            settled = not isinstance(granted, Refused) or is_final(granted.error)
-        except FencegateError as error:
-            settled = is_final(error)
-            raise
-        finally:
-            if not settled:  # cancelled, sent away, or unknown: neither a place nor a hold may stay behind
-                self._spawn(self._abandon(command, keep_us))
-        granted = self._lanes.in_time(granted)
+        granted = await self._acquire(replace(command, wait_us=wait_us) if command.wait else command, wait_us, keep_us)
         if isinstance(granted, Granted):
             return granted.hold
-        raise (
-            granted.error if isinstance(granted, Refused) else OutcomeUnknown("the lock was neither given nor refused")
-        )
+        raise _refusal(granted)
 
-    async def _wait_for(self, command: Acquire, wait_us: int, keep_us: int) -> Outcome:
-        if self._stopping:
-            raise ShuttingDown("the lock service is stopping; ask again in a moment")
-        deadline_us = self.clock.monotonic_us() + wait_us
-        lane = self._lanes.lane(command.lock_key)
-        request = command.who.request
-        poll = Poll(command, asyncio.get_running_loop().create_future())
-        polls = lane.waiting.setdefault(request, {})
-        polls[command.attempt] = poll  # before asking: no wake-up may be missed
-        try:
-            outcome = await self._lanes.ask(command)
-            if not isinstance(outcome, Queued):
-                return outcome
-            async with asyncio.timeout((deadline_us - self.clock.monotonic_us()) / 1_000_000):
-                return await poll.granted
-        except TimeoutError:
-            late = await self.run(Leave(command.lock_key, request, command.attempt, keep_us))
-            return late if isinstance(late, Granted) else await self._lanes.ask(replace(command, wait=False))
-        finally:
-            del polls[command.attempt]
-            if not polls and lane.waiting.get(request) is polls:
-                del lane.waiting[request]
+    async def acquire_all(self, command: AcquireAll, wait_us: int = 0, keep_us: int = 0) -> tuple[Hold, ...]:
+        """All of these locks, or none, in the order of the command's parts."""
+        if command.parts[0].wait:
+            command = AcquireAll(tuple(replace(part, wait_us=wait_us) for part in command.parts))
+        granted = await self._acquire(command, wait_us, keep_us)
+        if isinstance(granted, GrantedAll):
+            return granted.holds
+        raise _refusal(granted)
+
+    async def end_session(self, command: EndSession) -> None:
+        """End it, and free what it held."""
+        await self.run(command)
+        await self._tending.free(command.session_id)
 
     async def look(self, lock_key: str) -> Seen:
         """The lock as it is: a fresh load, for whoever only looks."""
         now = self.now()
         found = await self._lanes.load([lock_entry(lock_key), floor_entry(lock_key)])
         record, floor = found[lock_entry(lock_key)].record, found[floor_entry(lock_key)].record
+        holds: list[Hold] = []
+        if isinstance(record, LockRecord):
+            holds = live_holds(record, now, await self.sessions([record]))
         return Seen(
-            record if isinstance(record, LockRecord) else None, floor.token if isinstance(floor, Floor) else 0, now
+            record if isinstance(record, LockRecord) else None,
+            floor.token if isinstance(floor, Floor) else 0,
+            now,
+            holds,
         )
+
+    async def session(self, session_id: str) -> Session | None:
+        found = (await self._lanes.load([session_entry(session_id)]))[session_entry(session_id)].record
+        return found if isinstance(found, Session) else None
+
+    async def sessions(self, records: Sequence[LockRecord]) -> dict[str, Record | None]:
+        """The session entries that the holds of these records live by."""
+        entries = sorted({entry for record in records for entry in sessions_of(record)})
+        found = await self._lanes.load(entries) if entries else {}
+        return {entry: known.record for entry, known in found.items()}
 
     async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, LockRecord]]:
         """Lock records by key, `after` a lock key (or '')."""
-        try:
-            rows = await self.store.scan(LOCKS + prefix, lock_entry(after) if after else "", limit)
-        except Unavailable as error:
-            raise StoreUnavailable(str(error)) from None
-        found = []
-        for entry, (_, value) in rows:
-            record, _ = decode(entry, value)
-            if isinstance(record, LockRecord):
-                found.append((entry.removeprefix(LOCKS), record))
-        return found
+        rows = await self._tending.scan(LOCKS + prefix, lock_entry(after) if after else "", limit)
+        return [(entry.removeprefix(LOCKS), record) for entry, record in rows if isinstance(record, LockRecord)]
+
+    async def count(self, prefix: str) -> int:
+        """How many entries of the store begin like this."""
+        number, after = 0, ""
+        while page := await self._tending.scan(prefix, after, PAGE):
+            number += len(page)
+            after = page[-1][0]
+        return number
 
     def now(self) -> Interval:
         return self._lanes.now()
 
     # --- waiting ---
 
-    async def _abandon(self, command: Acquire, keep_us: int) -> None:
+    async def _acquire(self, command: Acquire | AcquireAll, wait_us: int, keep_us: int) -> Outcome:
+        settled = False
+        waits = _parts(command)[0].wait
+        deadline_us = self.clock.monotonic_us() + wait_us if waits else 0
+        try:
+            while True:
+                granted = await (self._wait_for(command, deadline_us, keep_us) if waits else self._lanes.ask(command))
+                if isinstance(granted, Pending) and isinstance(command, Acquire):
+                    confirmed = await self._confirm(command, granted.hold, deadline_us)
+                    if confirmed is None:  # it lapsed meanwhile: begin again
+                        continue
+                    granted = confirmed
+                settled = not isinstance(granted, Refused) or is_final(granted.error)
+                return self._lanes.in_time(granted)
+        except FencegateError as error:
+            settled = is_final(error)
+            raise
+        finally:
+            if not settled:  # cancelled, sent away, or unknown: neither a place nor a hold may stay behind
+                self._tending.spawn(self._abandon(command, keep_us))
+
+    async def _wait_for(self, command: Acquire | AcquireAll, deadline_us: int, keep_us: int) -> Outcome:
+        if self._stopping:
+            raise ShuttingDown("the lock service is stopping; ask again in a moment")
+        poll = Poll(command, asyncio.get_running_loop().create_future())
+        with ExitStack() as stack:
+            for part in _parts(command):  # before asking: no wake-up may be missed
+                stack.callback(self._stand(self._lanes.lane(lock_entry(part.lock_key)), part, poll))
+                if "/" in part.lock_key:
+                    stack.enter_context(self._tending.wakes.waiting(part.lock_key))
+            try:
+                outcome = await self._lanes.ask(command)
+                if not isinstance(outcome, Queued):
+                    return outcome
+                async with asyncio.timeout((deadline_us - self.clock.monotonic_us()) / 1_000_000):
+                    return await poll.granted
+            except TimeoutError:
+                late = await self.run(_leave(command, keep_us))
+                return late if isinstance(late, Granted | GrantedAll) else await self._lanes.ask(_at_once(command))
+
+    def _stand(self, lane: Lane, part: Acquire, poll: Poll) -> "_Leaving":
+        lane.waiting.setdefault(part.who.request, {})[part.attempt] = poll
+        return _Leaving(self, lane, part)
+
+    async def _abandon(self, command: Acquire | AcquireAll, keep_us: int) -> None:
         """Nobody listens any more: give the place back, and an unnamed lock that came meanwhile."""
         try:
-            late = await self.run(Leave(command.lock_key, command.who.request, command.attempt, keep_us))
-            if isinstance(late, Granted) and not command.named:
-                await self.run(Release(command.lock_key, late.hold.who.lock_token))
+            late = await self.run(_leave(command, keep_us))
+            if isinstance(late, Granted | GrantedAll) and not _parts(command)[0].named:
+                await self.run(_release(command))
         except FencegateError as error:
             log.warning("a waiter could not be taken out of its queue: %s", error)
 
-    def _ring(self, lock_key: str) -> None:
-        lane = self._lanes.get(lock_key)
-        record = lane.known.record if lane is not None and lane.known is not None else None
-        at_us = wakes_at(record) if isinstance(record, LockRecord) else 0
-        if at_us is None:
-            return
-        if at_us > self.clock.now_us():
-            self._alarms.set(lock_key, at_us)
-            return
-        self._spawn(self._quietly(Expire(lock_key)))
+    # --- looking below ---
 
-    async def _quietly(self, command: Command) -> None:
-        try:
-            await self.run(command)
-        except FencegateError as error:
-            log.warning("%s of %r failed: %s", type(command).__name__, command.lock_key, error)
-            self._alarms.set(command.lock_key, self.clock.now_us() + LOOK_AGAIN_US)
+    async def _confirm(self, command: Acquire, pending: Hold, deadline_us: int) -> Outcome | None:
+        """Look below a pending hold until nobody is there, or the time is up; None when it is gone."""
+        request = command.who.request
+        with self._tending.wakes.looking_below(command.lock_key) as changed:
+            while True:
+                changed.clear()
+                below = await self._look_below(command)
+                left_s = (deadline_us - self.clock.monotonic_us()) / 1_000_000
+                if below.holder is not None and (left_s <= 0 or self._stopping):
+                    await self.run(Leave(command.lock_key, request, command.attempt))
+                    if self._stopping:
+                        raise ShuttingDown("the lock service is stopping; ask again in a moment")
+                    return Refused(held_below(command.lock_key, below.holder))
+                blocked = below.holder is not None
+                outcome = await self._lanes.ask(
+                    Confirm(command.lock_key, request, pending.token, below.highest, blocked)
+                )
+                if isinstance(outcome, Granted | Refused):
+                    return outcome
+                if not isinstance(outcome, Pending):
+                    return None
+                moved, pending = outcome.hold.token != pending.token, outcome.hold
+                if blocked and not moved:
+                    try:
+                        async with asyncio.timeout(min(LOOK_BELOW_EVERY_S, left_s)):
+                            await changed.wait()
+                    except TimeoutError:
+                        pass
 
-    async def _follow(self) -> None:
-        """Hear what other replicas commit, and look at the locks that somebody here waits for."""
-        while True:
-            try:
-                async for changes in self.store.changes(None):
-                    if changes.reset:
-                        self._wake([lane.lock_key for lane in self._lanes.waited_for()])
-                        continue
-                    keys = {
-                        entry.key.removeprefix(LOCKS)
-                        for entry in changes.entries
-                        if self._concerns(entry.key, entry.event)
-                    }
-                    self._wake(keys)
-            except Unavailable as error:
-                log.warning("the change stream broke: %s", error)
-                await asyncio.sleep(0.2)
-                self._wake([lane.lock_key for lane in self._lanes.waited_for()])
+    async def _look_below(self, command: Acquire) -> Below:
+        highest, holder = 0, None
+        prefix = f"{command.lock_key}/"
+        after = ""
+        while page := await self.scan(prefix, after, PAGE):
+            records = [record for _, record in page]
+            found = look_below(records, command.who, self.now(), await self.sessions(records))
+            highest, holder = max(highest, found.highest), holder or found.holder
+            after = page[-1][0]
+        return Below(highest, holder)
 
-    def _concerns(self, entry: str, line: bytes) -> bool:
-        lane = self._lanes.get(entry.removeprefix(LOCKS))
-        return lane is not None and bool(lane.waiting) and decode_line(line).replica != self.replica
 
-    def _wake(self, keys: Sequence[str] | set[str]) -> None:
-        for lock_key in keys:
-            lane = self._lanes.get(lock_key)
-            if lane is not None:
-                lane.known = None
-                self._spawn(self._quietly(Expire(lock_key)))
+class _Leaving:
+    """Takes a poll out of its lane again."""
 
-    def _noticed(self, lane: Lane) -> None:
-        """A lock was looked at, or changed: know when time will change it, and see to those who wait for it here."""
-        if lane.known is None:
-            if lane.waiting:  # what was lost may have concerned them
-                self._alarms.set(lane.lock_key, self.clock.now_us() + LOOK_AGAIN_US)
-            return
-        record = lane.known.record
-        if isinstance(record, LockRecord):
-            at_us = wakes_at(record)
-            if at_us is not None:
-                self._alarms.set(lane.lock_key, at_us)
-        if lane.waiting:
-            self._ask_again(lane, record if isinstance(record, LockRecord) else LockRecord())
+    __slots__ = ("_engine", "_lane", "_part")
 
-    def _ask_again(self, lane: Lane, record: LockRecord) -> None:
-        """Queue again whoever stood here and does so no more: the place was lost, its replica thought dead, or the
-        lock given to it by another, or by a commit whose answer was lost."""
-        standing = {attempt for waiter in record.queue if not waiter.suspect_us for attempt in waiter.attempts}
-        if record.offer is not None:
-            standing.update(record.offer.waiter.attempts)
-        standing.update(command.attempt for command, _ in lane.asked if isinstance(command, Acquire))
-        for polls in lane.waiting.values():
-            for poll in polls.values():
-                if poll.queued and not poll.granted.done() and poll.command.attempt not in standing:
-                    lane.asked.append((poll.command, asyncio.get_running_loop().create_future()))
+    def __init__(self, engine: Engine, lane: Lane, part: Acquire) -> None:
+        self._engine, self._lane, self._part = engine, lane, part
 
-    async def _sweep(self) -> None:
-        """At start, set the alarms of locks that are held; from time to time, forget records that are idle."""
-        while True:
-            try:
-                after = ""
-                while page := await self.scan("", after, PAGE):
-                    for lock_key, record in page:
-                        at_us = wakes_at(record)
-                        if at_us is not None:
-                            self._alarms.set(lock_key, at_us)
-                        elif record.touched_us + self.limits.idle_us < self.now().earliest:
-                            await self._quietly(Forget(lock_key))
-                    after = page[-1][0]
-                    await asyncio.sleep(0.01)
-            except FencegateError as error:
-                log.warning("the sweep over the locks failed: %s", error)
-            await asyncio.sleep(SWEEP_EVERY_S)
+    def __call__(self) -> None:
+        lane, request = self._lane, self._part.who.request
+        polls = lane.waiting.get(request, {})
+        polls.pop(self._part.attempt, None)
+        if not polls:
+            lane.waiting.pop(request, None)
+        self._engine._lanes.leave(lane)
+
+
+def _parts(command: Acquire | AcquireAll) -> Sequence[Acquire]:
+    return (command,) if isinstance(command, Acquire) else command.parts
+
+
+def _leave(command: Acquire | AcquireAll, keep_us: int) -> Leave | LeaveAll:
+    leaves = tuple(Leave(part.lock_key, part.who.request, part.attempt, keep_us) for part in _parts(command))
+    return leaves[0] if isinstance(command, Acquire) else LeaveAll(leaves)
+
+
+def _release(command: Acquire | AcquireAll) -> Release | ReleaseAll:
+    releases = tuple(Release(part.lock_key, part.who.lock_token) for part in _parts(command))
+    return releases[0] if isinstance(command, Acquire) else ReleaseAll(releases)
+
+
+def _at_once(command: Acquire | AcquireAll) -> Acquire | AcquireAll:
+    """The same, for whoever does not wait any longer."""
+    if isinstance(command, Acquire):
+        return replace(command, wait=False)
+    return AcquireAll(tuple(replace(part, wait=False) for part in command.parts))
+
+
+def _refusal(outcome: Outcome) -> FencegateError:
+    if isinstance(outcome, Refused):
+        return outcome.error
+    return OutcomeUnknown("the lock was neither given nor refused")

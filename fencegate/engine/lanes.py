@@ -6,103 +6,85 @@ command cost more than judging it. Everything else is `_settle`, a loop that can
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from fencegate.clock import Clock
-from fencegate.core.errors import FencegateError, OutcomeUnknown, StoreUnavailable
-from fencegate.core.model import (
-    FLOORS,
+from fencegate.core.commands import (
     Acquire,
+    AcquireAll,
     Command,
-    Done,
-    Floor,
     Granted,
-    Limits,
+    GrantedAll,
     Need,
     Outcome,
     Refused,
     Renewed,
-    floor_entry,
-    lock_entry,
+    RenewedAll,
+    SessionIs,
 )
-from fencegate.core.ports import Ambiguous, Change, Conflict, Interval, Store, TooLate, Unavailable
-from fencegate.engine.codec import RECENT, decode, encode, encode_line
-from fencegate.engine.lane import ABSENT, Asked, Fold, Known, Lane, fold
+from fencegate.core.errors import FencegateError, OutcomeUnknown, StoreUnavailable
+from fencegate.core.model import Limits
+from fencegate.core.ports import Ambiguous, Conflict, Interval, Store, TooLate, Unavailable
+from fencegate.engine.attempt import Attempt, attempt
+from fencegate.engine.codec import RECENT, decode
+from fencegate.engine.fold import Fold, fold
+from fencegate.engine.known import ABSENT, Knowledge, Known
+from fencegate.engine.lane import Asked, Convoy, Lane
 from fencegate.loop import running_loop
 
-MAX_LANES = 50_000
 TRIES = 12
 RESOLVE_TRIES = 6
-LAND_WITHIN_US = 10_000_000
 
 log = logging.getLogger("fencegate.engine")
 
-
-@dataclass(slots=True, eq=False)
-class _Attempt:
-    """A fold on its way to the store."""
-
-    result: Fold
-    entry: str
-    before: Known
-    after: Known
-    """The lock's entry as it is when the commit has landed."""
-    commit_id: str
-    changes: list[Change]
-    log: list[tuple[str, bytes]]
-    not_after_us: int
+Lot = Sequence[Lane]
+"""The lanes that a commit works on: one, or several for a command about several entries."""
 
 
 class Lanes:
-    """The locks that are at work in this replica. `noticed` hears of every lock that was looked at or changed, before
-    the next commit of it is sent; what is known of it is None when its fate is not."""
+    """The entries that are at work in this replica. `noticed` hears of every lane that was looked at or changed,
+    before the next commit of it is sent, with what was seen on the way (None when the fate of it is not known)."""
 
     def __init__(
-        self, store: Store, clock: Clock, limits: Limits, replica: str, noticed: Callable[[Lane], None]
+        self, store: Store, clock: Clock, limits: Limits, replica: str, noticed: Callable[[Lane, Fold | None], None]
     ) -> None:
         self._store = store
         self._clock = clock
         self._limits = limits
         self._replica = replica
         self._noticed = noticed
-        self._lanes: OrderedDict[str, Lane] = OrderedDict()
-        self._floors: dict[str, Known] = {}
+        self._lanes: dict[str, Lane] = {}
+        self.known = Knowledge()
         self._slow: set[asyncio.Task[None]] = set()
         self._busy = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
-    # --- the locks ---
+    # --- the lanes ---
 
-    def lane(self, lock_key: str) -> Lane:
-        lane = self._lanes.get(lock_key)
+    def lane(self, entry: str) -> Lane:
+        lane = self._lanes.get(entry)
         if lane is None:
-            lane = self._lanes[lock_key] = Lane(lock_key)
-            if len(self._lanes) > MAX_LANES:
-                self._evict()
-        else:
-            self._lanes.move_to_end(lock_key)
+            lane = self._lanes[entry] = Lane(entry)
         return lane
 
     def __len__(self) -> int:
         return len(self._lanes)
 
-    def get(self, lock_key: str) -> Lane | None:
-        return self._lanes.get(lock_key)
+    def get(self, entry: str) -> Lane | None:
+        return self._lanes.get(entry)
 
     def waited_for(self) -> list[Lane]:
         """The locks that somebody waits for here."""
         return [lane for lane in self._lanes.values() if lane.waiting]
 
-    def _evict(self) -> None:
-        for lock_key, lane in list(zip(self._lanes, self._lanes.values(), strict=False))[:64]:
-            if not lane.busy and not lane.waiting and not lane.asked:
-                del self._lanes[lock_key]
+    def leave(self, lane: Lane) -> None:
+        """Somebody does not wait for this any more: a lane at which nothing happens need not be kept."""
+        if not lane.busy and not lane.waiting:
+            self._lanes.pop(lane.entry, None)
 
     async def drained(self) -> None:
         """Return when nothing is under way."""
@@ -112,134 +94,164 @@ class Lanes:
 
     def ask(self, command: Command) -> asyncio.Future[Outcome]:
         """Have a command carried out; a refusal is an outcome too."""
-        lane = self.lane(command.lock_key)
         future: asyncio.Future[Outcome] = running_loop().create_future()
+        entries = command.at
+        if len(entries) > 1:
+            self._advance(Convoy((command, future), sorted(entries), []))
+            return future
+        lane = self.lane(entries[0])
         lane.asked.append((command, future))
         if not lane.busy:
-            lane.busy = True
-            self._busy += 1
-            self._idle.clear()
+            self._take(lane)
             self._go(lane)
         return future
 
+    def _take(self, lane: Lane) -> None:
+        lane.busy = True
+        self._busy += 1
+        self._idle.clear()
+
+    def _advance(self, convoy: Convoy) -> None:
+        """Take the lanes that a command about several entries needs; go as soon as it has them all."""
+        while len(convoy.lanes) < len(convoy.entries):
+            lane = self.lane(convoy.entries[len(convoy.lanes)])
+            if lane.busy:
+                lane.gates.append(convoy)
+                return
+            self._take(lane)
+            convoy.lanes.append(lane)
+        self._slowly(convoy.lanes, [convoy.asked], self._settle(convoy.lanes, [convoy.asked]))
+
     def _go(self, lane: Lane) -> None:
         """Send the next commit of a lane; when nothing is asked of it any more, let it rest."""
+        if lane.gates and (lane.gate_is_next or not lane.asked):
+            lane.gate_is_next = False
+            convoy = lane.gates.popleft()
+            convoy.lanes.append(lane)  # it stays busy, for the convoy now
+            self._advance(convoy)
+            return
+        lane.gate_is_next = bool(lane.gates)
         asked = lane.take()
         if not asked:
             lane.busy = False
             self._busy -= 1
             if not self._busy:
                 self._idle.set()
+            if not lane.waiting:
+                self._lanes.pop(lane.entry, None)
             return
         try:
             now = self.now()
             result = self._fold_known(lane, asked, now)
             if not result.writes:
-                self._slowly(lane, asked, self._settle(lane, asked, list(result.seen)))
+                self._slowly(lane.alone, asked, self._settle(lane.alone, asked, list(result.seen)))
                 return
-            attempt = self._attempt(lane, result, now)
-            landing = asyncio.ensure_future(self._store.commit(attempt.changes, attempt.log, attempt.not_after_us))
+            trying = attempt(lane.alone, result, now, self._clock.random_id(8), self._replica)
+            landing = asyncio.ensure_future(self._store.commit(trying.changes, trying.log, trying.not_after_us))
         except Exception as error:  # whatever it is, those who ask must hear of it, and the next ones be served
-            self._give_up(lane, asked, error)
+            self._give_up(lane.alone, asked, error)
             running_loop().call_soon(self._go, lane)
             return
-        landing.add_done_callback(partial(self._landed, lane, asked, attempt))
+        landing.add_done_callback(partial(self._landed, lane, asked, trying))
 
     def _fold_known(self, lane: Lane, asked: list[Asked], now: Interval) -> Fold:
         """Rest on what is known, and let the commit find out."""
-        entry = lock_entry(lane.lock_key)
-        seen = {entry: lane.known or ABSENT}
-        if seen[entry].record is None:
-            floor = floor_entry(lane.lock_key)
-            seen[floor] = self._floors.get(floor, ABSENT)
-        result = fold(lane, [command for command, _ in asked], seen, now, self._limits, assume_absent=True)
+        seen = {lane.entry: self.known.guess(lane.entry)}
+        result = fold(lane.alone, [command for command, _ in asked], seen, now, self._limits, self.known.guess)
         assert not isinstance(result, Need)
         return result
 
-    def _landed(self, lane: Lane, asked: list[Asked], attempt: _Attempt, landing: "asyncio.Future[None]") -> None:
+    def _landed(self, lane: Lane, asked: list[Asked], trying: Attempt, landing: "asyncio.Future[None]") -> None:
         error = Ambiguous("interrupted") if landing.cancelled() else landing.exception()
         if error is not None:
-            self._slowly(lane, asked, self._recover(lane, asked, attempt, error))
+            self._slowly(lane.alone, asked, self._recover(lane.alone, asked, trying, error))
             return
         try:
-            self._finish(lane, asked, attempt.result, attempt.after)
+            self._finish(lane.alone, asked, trying.result, trying.after)
         except Exception as failed:
-            self._give_up(lane, asked, failed)
+            self._give_up(lane.alone, asked, failed)
         self._go(lane)
 
     # --- everything else ---
 
-    def _slowly(self, lane: Lane, asked: list[Asked], work: Coroutine[Any, Any, None]) -> None:
+    def _slowly(self, lot: Lot, asked: list[Asked], work: Coroutine[Any, Any, None]) -> None:
         async def to_the_end() -> None:
             try:
                 await work
             except Exception as error:
-                self._give_up(lane, asked, error)
-            self._go(lane)
+                self._give_up(lot, asked, error)
+            except asyncio.CancelledError as error:
+                self._give_up(lot, asked, error)
+                if task.cancelling():  # it is we who are stopped; else it was a call of the store's that was
+                    raise
+            finally:
+                work.close()
+            for lane in lot:
+                self._go(lane)
 
         task = running_loop().create_task(to_the_end())
         self._slow.add(task)
         task.add_done_callback(self._slow.discard)
 
-    async def _recover(self, lane: Lane, asked: list[Asked], attempt: _Attempt, error: BaseException) -> None:
+    async def _recover(self, lot: Lot, asked: list[Asked], trying: Attempt, error: BaseException) -> None:
         """A commit did not land, or did not say so."""
         try:
             if isinstance(error, Ambiguous):
-                await self._resolve(attempt)
-                self._finish(lane, asked, attempt.result, attempt.after)
+                await self._resolve(trying)
+                self._finish(lot, asked, trying.result, trying.after)
                 return
             if not isinstance(error, Conflict | TooLate):
                 raise error
         except Conflict:
             pass
-        lane.known = None
-        await self._settle(lane, asked, list(attempt.result.seen))
+        self.known.forget(trying.result.seen)
+        await self._settle(lot, asked, list(trying.result.seen))
 
-    async def _settle(self, lane: Lane, asked: list[Asked], entries: Sequence[str]) -> None:
+    async def _settle(self, lot: Lot, asked: list[Asked], entries: Sequence[str] = ()) -> None:
         """Bring what was asked to its end on the ground of fresh loads: committed, or refused."""
         commands = [command for command, _ in asked]
-        fresh = await self.load(entries)
-        for attempt in range(TRIES):
+        fresh = await self.load(entries or [lane.entry for lane in lot])
+        for number in range(TRIES):
             now = self.now()
-            result = fold(lane, commands, dict(fresh), now, self._limits, assume_absent=False)
+            result = fold(lot, commands, dict(fresh), now, self._limits, None)
             if isinstance(result, Need):
                 fresh |= await self.load(result.entries)
                 continue
             if not result.writes:
-                self._finish(lane, asked, result, fresh[lock_entry(lane.lock_key)])
+                self._finish(lot, asked, result, fresh)
                 return
-            tried = self._attempt(lane, result, now)
+            trying = attempt(lot, result, now, self._clock.random_id(8), self._replica)
             with suppress(Conflict, TooLate):
                 try:
-                    await self._store.commit(tried.changes, tried.log, tried.not_after_us)
+                    await self._store.commit(trying.changes, trying.log, trying.not_after_us)
                 except Ambiguous:
-                    await self._resolve(tried)
-                self._finish(lane, asked, result, tried.after)
+                    await self._resolve(trying)
+                self._finish(lot, asked, result, fresh | trying.after)
                 return
-            lane.known = None
-            await asyncio.sleep(self._clock.jitter() * min(0.2, 0.002 * 2**attempt) if attempt else 0)
+            self.known.forget(fresh)
+            await asyncio.sleep(self._clock.jitter() * min(0.2, 0.002 * 2**number) if number else 0)
             fresh = await self.load(list(fresh))
         raise StoreUnavailable("too much is going on at this lock; nothing was done, try again")
 
-    async def _resolve(self, attempt: _Attempt) -> None:
+    async def _resolve(self, trying: Attempt) -> None:
         """Find out what became of a commit whose answer was lost. Returns when it landed; Conflict when it never will.
 
         While the entry is unchanged the lost commit can still land, so the same commit is sent again until the entry
         moved, one way or the other.
         """
-        entry, before = attempt.entry, attempt.before
+        entry, before = trying.entry, trying.before
         for number in range(RESOLVE_TRIES):
             await asyncio.sleep(self._clock.jitter() * 0.01 * 2**number)
             too_late = False
             with suppress(Unavailable, Ambiguous, Conflict):
                 try:
-                    await self._store.commit(attempt.changes, attempt.log, attempt.not_after_us)
+                    await self._store.commit(trying.changes, trying.log, trying.not_after_us)
                     return
                 except TooLate:
                     too_late = True
             with suppress(StoreUnavailable):
                 found = (await self.load([entry]))[entry]
-                if attempt.commit_id in found.commits:
+                if trying.commit_id in found.commits:
                     return
                 if found.version != before.version:
                     whole = len(found.commits) < RECENT if before.version is None else before.version in found.commits
@@ -261,32 +273,7 @@ class Lanes:
         for entry in entries:
             stored = found.get(entry)
             seen[entry] = Known(stored.version, *decode(entry, stored.value)) if stored is not None else ABSENT
-            if entry.startswith(FLOORS):
-                self._floors[entry] = seen[entry]
         return seen
-
-    def _attempt(self, lane: Lane, result: Fold, now: Interval) -> _Attempt:
-        """The commit that a fold asks for, on condition that all it saw is unchanged."""
-        commit_id = self._clock.random_id(8)
-        entry = lock_entry(lane.lock_key)
-        seen, writes = result.seen, result.writes
-        before = seen.get(entry, ABSENT)
-        commits = (commit_id, *before.commits[: RECENT - 1])
-        changes = [Change(name, known.version, compare_only=True) for name, known in seen.items() if name not in writes]
-        for name, record in writes.items():
-            value = encode(record, commits) if record is not None else None
-            keep_until_us = record.until_us if type(record) is Done else None
-            changes.append(Change(name, seen.get(name, ABSENT).version, commit_id, value, False, keep_until_us))
-        after = before
-        if entry in writes:
-            record = writes[entry]
-            after = Known(commit_id, record, commits) if record is not None else ABSENT
-        lines = [(entry, encode_line(self._replica, event)) for event in result.events]
-        if not lines and entry in writes:
-            lines = [(entry, encode_line(self._replica, None))]
-        by_us = now.latest + LAND_WITHIN_US
-        not_after_us = by_us if result.not_after_us is None else min(result.not_after_us, by_us)
-        return _Attempt(result, entry, before, after, commit_id, changes, lines, not_after_us)
 
     def now(self) -> Interval:
         interval = self._store.now()
@@ -296,34 +283,37 @@ class Lanes:
 
     # --- answers ---
 
-    def _finish(self, lane: Lane, asked: list[Asked], result: Fold, known: Known) -> None:
-        lane.known = known
-        for name, record in result.writes.items():
-            if type(record) is Floor:
-                self._floors[name] = Known(known.version, record)
-        self._answer(lane, asked, result.outcomes)
-        for request, granted in result.granted.items():
-            for poll in lane.waiting.get(request, {}).values():
-                poll.hear(granted)
-        self._noticed(lane)
+    def _finish(self, lot: Lot, asked: list[Asked], result: Fold, learnt: dict[str, Known]) -> None:
+        for entry, known in learnt.items():
+            self.known.learn(entry, known)
+        self._answer(lot, asked, result.outcomes)
+        for request, outcome in result.heard.items():
+            for lane in lot:
+                for poll in lane.waiting.get(request, {}).values():
+                    poll.hear(outcome)
+        for lane in lot:
+            self._noticed(lane, result)
 
-    def _give_up(self, lane: Lane, asked: list[Asked], error: BaseException) -> None:
+    def _give_up(self, lot: Lot, asked: list[Asked], error: BaseException) -> None:
         if isinstance(error, Unavailable):
             error = StoreUnavailable(str(error))
         elif not isinstance(error, FencegateError):
-            log.error("the lock %r can't be handled", lane.lock_key, exc_info=error)
+            log.error("the lock %r can't be handled", lot[0].entry, exc_info=error)
             error = OutcomeUnknown("the lock can't be handled; repeat with the same requestId to find out")
-        lane.known = None
-        self._answer(lane, asked, [Refused(error)] * len(asked))
+        self.known.forget(lane.entry for lane in lot)
+        self._answer(lot, asked, [Refused(error)] * len(asked))
         try:
-            self._noticed(lane)
+            for lane in lot:
+                self._noticed(lane, None)
         except Exception:  # there is nobody left to tell, and the next ones must be served
-            log.exception("the lock %r can't be watched", lane.lock_key)
+            log.exception("the lock %r can't be watched", lot[0].entry)
 
-    def _answer(self, lane: Lane, asked: list[Asked], outcomes: Sequence[Outcome]) -> None:
+    def _answer(self, lot: Lot, asked: Iterable[Asked], outcomes: Sequence[Outcome]) -> None:
+        lane = lot[0]
         for (command, future), outcome in zip(asked, outcomes, strict=True):
-            if lane.waiting and isinstance(command, Acquire) and command.wait:
-                poll = lane.waiting.get(command.who.request, {}).get(command.attempt)
+            if lane.waiting and isinstance(command, Acquire | AcquireAll):
+                part = command if isinstance(command, Acquire) else command.parts[0]
+                poll = lane.waiting.get(part.who.request, {}).get(part.attempt)
                 if poll is not None:
                     poll.hear(outcome)
             if not future.done():
@@ -331,12 +321,27 @@ class Lanes:
 
     def in_time(self, outcome: Outcome) -> Outcome:
         """Nobody is told that they hold a lease that ran out while it was being committed."""
-        if isinstance(outcome, Granted | Renewed):
+        end_us = _ends_us(outcome)
+        if end_us is not None:
             now = self._store.now()
             if now is None:
                 return Refused(OutcomeUnknown("the store can't tell the time; repeat with the same requestId"))
-            if outcome.hold.expires_us <= now.latest:
+            if end_us <= now.latest:
                 return Refused(
                     OutcomeUnknown("the lease ran out before it was committed; repeat with the same requestId")
                 )
         return outcome
+
+
+def _ends_us(outcome: Outcome) -> int | None:
+    """When what is told by this outcome is over; None when it tells of nothing that ends."""
+    match outcome:
+        case Granted() | Renewed():
+            return outcome.hold.expires_us
+        case GrantedAll():
+            return min(hold.expires_us for hold in outcome.holds)
+        case RenewedAll():
+            return min(part.hold.expires_us for part in outcome.parts)
+        case SessionIs():
+            return outcome.session.expires_us if outcome.session.ended is None else None
+    return None

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from fencegate.clock import SYSTEM, Clock
 from fencegate.core.errors import FencegateError, MethodNotAllowed, NotFound, StoreUnavailable
+from fencegate.core.model import Limits
 from fencegate.engine import Engine
 from fencegate.gateway import Gateway
 from fencegate.serve.page import PAGE
@@ -19,7 +20,13 @@ from fencegate.web.asgi import App, Handler, Receive, Reply, Scope, Send, ThinAp
 from fencegate.web.problems import problem
 from fencegate_lockservice import openapi as lock_openapi
 from fencegate_lockservice.api import LockApi
+from fencegate_lockservice.history import History
+from fencegate_lockservice.history_http import HistoryRoutes
+from fencegate_lockservice.history_http import components as history_components
+from fencegate_lockservice.history_http import paths as history_paths
 from fencegate_lockservice.http import LockRoutes
+from fencegate_lockservice.sse import WatchRoutes
+from fencegate_lockservice.sse import openapi_path as watch_openapi_path
 from fencegate_lockservice.stores import close_store, open_store
 
 _DESCRIPTION = "Leases, fencing tokens, and resources that refuse stale ones."
@@ -33,6 +40,8 @@ class Application:
         self._clock = clock
         self._engine: Engine | None = None
         self._locks: LockRoutes | None = None
+        self._watch: WatchRoutes | None = None
+        self._history: HistoryRoutes | None = None
         self._gateway: Gateway | None = None
         self._stopping = False
         self._thin: App = ThinApp(self._route, self._documented())
@@ -42,6 +51,10 @@ class Application:
 
     def _route(self, method: str, path: bytes) -> Handler | None:
         if self._locks is not None and (handler := self._locks.route(method, path)) is not None:
+            return handler
+        if self._watch is not None and (handler := self._watch.route(method, path)) is not None:
+            return handler
+        if self._history is not None and (handler := self._history.route(method, path)) is not None:
             return handler
         return self._gateway.route(method, path) if self._gateway is not None else None
 
@@ -58,10 +71,16 @@ class Application:
             if self._settings.role != "gateway":
                 store = open_store(self._settings.store, self._clock)
                 stack.push_async_callback(close_store, store)
-                self._engine = Engine(store, self._clock)
+                wanted = self._settings.locks
+                self._engine = Engine(store, self._clock, Limits(max_waiters=wanted.max_waiters))
                 stack.push_async_callback(self._engine.close)
                 await self._engine.start()
-                self._locks = LockRoutes(LockApi(self._engine))
+                self._locks = LockRoutes(LockApi(self._engine, wanted.lock_delay_us))
+                self._watch = WatchRoutes(store, self._clock)
+                history = History.over(self._engine, wanted.history_us)
+                history.start()
+                stack.push_async_callback(history.close)
+                self._history = HistoryRoutes(history)
             if self._settings.role != "lockservice":
                 gateway = Gateway(self._settings.resources, self._clock)
                 await gateway.open()
@@ -70,8 +89,10 @@ class Application:
             yield
 
     async def stop_waiting(self) -> None:
-        """Say that we are going: unready, and every waiter sent away."""
+        """Say that we are going: unready, every stream ended, and every waiter sent away."""
         self._stopping = True
+        if self._watch is not None:
+            self._watch.stop()
         if self._engine is not None:
             await self._engine.stop_waiting()
 
@@ -112,8 +133,10 @@ class Application:
     def _whole(self, document: dict[str, Any]) -> dict[str, Any]:
         """The documentation of the health calls, and of the calls that don't go through FastAPI."""
         if self._locks is not None:
-            document["paths"] = {**lock_openapi.paths(), **document["paths"]}
-            document.setdefault("components", {}).setdefault("schemas", {}).update(lock_openapi.components())
+            paths = {**lock_openapi.paths(), "/v1/watch": watch_openapi_path(), **history_paths()}
+            document["paths"] = {**paths, **document["paths"]}
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            schemas.update({**lock_openapi.components(), **history_components()})
         if self._gateway is not None:
             document["paths"] = {**document["paths"], **self._gateway.openapi_paths()}
         return document

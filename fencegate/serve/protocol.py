@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from fencegate.web.asgi import Reply, answered
+from fencegate.web.asgi import ABORT, Reply, answered
 
 Hot = Callable[[bytes, bytes], Awaitable[Reply] | None]
 """Given raw path and body of a POST: its answer; None when it has to go the long way."""
@@ -54,6 +54,7 @@ class ShortWayProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_message = True
         super().on_message_begin()
+        self.scope["extensions"] = {ABORT: self.transport.abort}
 
     def on_message_complete(self) -> None:
         self._in_message = False

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from fencegate.clock import SYSTEM
-from fencegate.core.model import Acquire, Claimant, Hold, Limits, Release, Released, Renew, Renewed
+from fencegate.core.commands import Acquire, Release, Released, Renew, Renewed
+from fencegate.core.model import Claimant, Hold, Limits
 from fencegate.core.ports import Store
 from fencegate.engine import Engine
 

@@ -2,19 +2,24 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
 
-from fencegate.clock import SYSTEM
-from fencegate.core.ports import Store
+import pytest
+
+from fencegate.core.ports import Changes, Store
 from fencegate.testing.committing import OpenStore, by, gather_log, in_thread, put, write
 
 
 async def log_revision(store: Store) -> int:
     """Where the change log stands now."""
-    stream = store.changes(None)
-    following = asyncio.ensure_future(gather_log(stream, 1))
-    await asyncio.sleep(0.01)
-    await write(store, put(f"mark-{SYSTEM.random_id()}"))
-    return (await following)[0].revision
+    async with contextlib.aclosing(store.changes(None)) as stream:
+        return (await first_answer(stream)).revision
+
+
+async def first_answer(stream: AsyncGenerator[Changes, None]) -> Changes:
+    """What a stream says at once; from then on it misses nothing."""
+    async with asyncio.timeout(10):
+        return await anext(stream)
 
 
 class ChangeLogSuite:
@@ -23,16 +28,36 @@ class ChangeLogSuite:
     async def test_changes_from_now_on_tell_what_is_committed_after(self, store: Store) -> None:
         await write(store, put("before"))
         stream = store.changes(None)
-        following = asyncio.ensure_future(gather_log(stream, 3))
-        await asyncio.sleep(0.01)
+        await first_answer(stream)
         await write(store, put("a"), events=2)
         await store.commit([put("silent")], [], by(store))
         await write(store, put("b"))
-        assert [(entry.line, entry.key, entry.event) for entry in await following] == [
+        assert [(entry.line, entry.key, entry.event) for entry in await gather_log(stream, 3)] == [
             (0, "a", b'{"n":0}'),
             (1, "a", b'{"n":1}'),
             (0, "b", b'{"n":0}'),
         ]
+
+    async def test_a_stream_says_at_once_where_it_stands_and_then_brings_all_that_follows(self, store: Store) -> None:
+        await write(store, put("before"), events=2)
+        here = await log_revision(store)
+        streams = [store.changes(None), store.changes(here)]
+        for stream in streams:
+            assert await first_answer(stream) == Changes(here)
+        await write(store, put("after"))
+        for stream in streams:
+            (line,) = await gather_log(stream, 1)
+            assert (line.key, line.revision > here) == ("after", True)
+
+    async def test_a_stream_that_is_closed_ends_for_whoever_closed_it_only(self, store: Store) -> None:
+        closed, open_ = store.changes(None), store.changes(None)
+        await first_answer(closed)
+        await first_answer(open_)
+        await closed.aclose()
+        await write(store, put("k"))
+        assert [line.key for line in await gather_log(open_, 1)] == ["k"]
+        with pytest.raises(StopAsyncIteration):
+            await anext(closed)
 
     async def test_changes_go_on_after_any_revision(self, store: Store) -> None:
         start = await log_revision(store)
@@ -47,9 +72,7 @@ class ChangeLogSuite:
     async def test_a_revision_that_is_in_the_future_brings_a_reset_and_then_what_is_new(self, store: Store) -> None:
         await write(store, put("k"))
         stream = store.changes(await log_revision(store) + 1_000_000)
-        async with asyncio.timeout(5):
-            first = await anext(stream)
-        assert first.reset
+        assert (await first_answer(stream)).reset
         await write(store, put("new"))
         assert [line.key for line in await gather_log(stream, 1)] == ["new"]
 
@@ -67,9 +90,11 @@ class ChangeLogSuite:
             if own:
                 await used.close()
 
-        live = asyncio.ensure_future(gather_log(store.changes(None), 600))
-        resumed = asyncio.ensure_future(gather_log(store.changes(start), 600))
-        await asyncio.sleep(0.01)
+        from_now, from_start = store.changes(None), store.changes(start)
+        await first_answer(from_now)
+        await first_answer(from_start)
+        live = asyncio.ensure_future(gather_log(from_now, 600))
+        resumed = asyncio.ensure_future(gather_log(from_start, 600))
         await asyncio.gather(*(in_thread(commits(name)) for name in ("a", "b", "c")))
         lines = await live
         assert await resumed == lines
@@ -81,16 +106,17 @@ class ChangeLogSuite:
 
     async def test_a_follower_that_reads_late_misses_nothing(self, store: Store) -> None:
         stream = store.changes(None)
-        first = asyncio.ensure_future(gather_log(stream, 1))
-        await asyncio.sleep(0.01)
+        await first_answer(stream)
         await write(store, put("first"))
-        await first
+        await gather_log(stream, 1)
         for number in range(50):
             await write(store, put(f"k{number}"))
         assert [line.key for line in await gather_log(stream, 50)] == [f"k{number}" for number in range(50)]
 
     async def test_a_stream_that_is_dropped_holds_nobody_up(self, store: Store) -> None:
         streams = [store.changes(None) for _ in range(10)]
+        for stream in streams:
+            await first_answer(stream)
         followers = [asyncio.ensure_future(gather_log(stream, 1)) for stream in streams]
         await asyncio.sleep(0.01)
         for follower in followers:

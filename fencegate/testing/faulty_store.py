@@ -4,8 +4,8 @@ It fails only in ways that the store contract allows: whatever it does, a lock s
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from fencegate.clock import ManualClock
@@ -86,11 +86,12 @@ class FaultyStore:
         with suppress(Conflict, TooLate, Ambiguous, Unavailable):
             await self._store.commit(changes, log, not_after_us)
 
-    async def changes(self, since: int | None) -> AsyncIterator[Changes]:
-        async for changes in self._store.changes(since):
-            if self._happens(self.faults.broken_stream):
-                raise Unavailable("the change stream broke")
-            yield changes
+    async def changes(self, since: int | None) -> AsyncGenerator[Changes, None]:
+        async with aclosing(self._store.changes(since)) as stream:
+            async for changes in stream:
+                if self._happens(self.faults.broken_stream):
+                    raise Unavailable("the change stream broke")
+                yield changes
 
     async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Entry]]:
         self._refuse()

@@ -18,7 +18,7 @@ import pytest
 
 from fencegate.clock import SYSTEM
 from fencegate.core.ports import Change, Conflict, Store, TooLate
-from fencegate.testing.change_log_suite import ChangeLogSuite
+from fencegate.testing.change_log_suite import ChangeLogSuite, first_answer
 from fencegate.testing.committing import OpenStore, by, gather_log, put, write
 from fencegate.testing.engine_suite import EngineSuite
 from fencegate.testing.store_life_suite import StoreLifeSuite
@@ -86,14 +86,13 @@ class StoreSuite(ChangeLogSuite, StoreLifeSuite, EngineSuite):
         there = put("there")
         await write(store, there)
         stream = store.changes(None)
-        following = asyncio.ensure_future(gather_log(stream, 1))
-        await asyncio.sleep(0)
+        await first_answer(stream)
         with pytest.raises(Conflict):
             await write(store, put("one"), Change("there", there.version, "x"), put("two", "wrong"))
         assert set(await store.load(["one", "two", "there"])) == {"there"}
         await write(store, put("one"), Change("there", there.version, "x"), put("two"))
         assert set(await store.load(["one", "two", "there"])) == {"one", "two"}
-        assert [entry.key for entry in await following] == ["one"]  # the refused commit logged nothing
+        assert [entry.key for entry in await gather_log(stream, 1)] == ["one"]  # the refused commit logged nothing
 
     async def test_compare_only_holds_the_commit_to_what_was_seen_and_writes_nothing(self, store: Store) -> None:
         if not store.capabilities.several_keys:

@@ -20,6 +20,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 MAX_JSON_BYTES = 64 * 1024
+ABORT = "fencegate.abort"
+"""The extension of the scope that cuts the connection."""
 
 log = logging.getLogger("fencegate.web")
 
@@ -89,6 +91,12 @@ class Request:
         """Return when the client has gone away. Only after the body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+    def abort(self) -> None:
+        """Cut the connection at once, with whatever was not read of the answer; where the server lets us."""
+        cut = self._scope.get("extensions", {}).get(ABORT)
+        if cut is not None:
+            cut()
 
 
 class Reply:
@@ -165,11 +173,15 @@ async def _send(reply: Reply, send: Send, *, head: bool) -> None:
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if head else reply.body})
         return
-    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    if not head:
-        async for part in reply.body:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+    try:
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        if not head:
+            async for part in reply.body:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        if (close := getattr(reply.body, "aclose", None)) is not None:
+            await close()
 
 
 def decode_name(raw: bytes, field: str) -> str:

@@ -4,148 +4,169 @@ The HTTP layer and the clients that run without a server both come through here.
 """
 
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Any, TypeVar
 
-import msgspec
-
-from fencegate.core.errors import InvalidInput, NotSupported, OutcomeUnknown
-from fencegate.core.machine import free, live_holds
-from fencegate.core.model import (
-    Acquire,
-    Claimant,
+from fencegate.core.commands import (
+    EndSession,
     ForceRelease,
-    Hold,
-    LockRecord,
+    OpenSession,
     Release,
     Released,
+    ReleasedAll,
     Renew,
     Renewed,
-    Terms,
+    RenewedAll,
+    RenewSession,
+    Revoking,
+    SessionIs,
 )
+from fencegate.core.errors import InvalidInput, NotSupported, OutcomeUnknown, SessionExpired, SessionNotFound
+from fencegate.core.machine import free, live_holds
+from fencegate.core.model import LockRecord, Session, members_of
 from fencegate.core.names import check_lock_key, check_text, namespace
-from fencegate.core.ports import Interval
 from fencegate.engine import Engine
 from fencegate.web.json import convert_value
-from fencegate_lockservice.bodies import AcquireBody, ForceReleaseBody, ReleaseBody, RenewBody
+from fencegate_lockservice import answers, asking
+from fencegate_lockservice.answers import Answer
+from fencegate_lockservice.bodies import (
+    AcquireBody,
+    ForceReleaseBody,
+    MultiAcquireBody,
+    MultiReleaseBody,
+    MultiRenewBody,
+    OpenSessionBody,
+    ReleaseBody,
+    RenewBody,
+    RenewSessionBody,
+)
 
 KEEP_PLACE_US = 15_000_000
-DEFAULT_WAIT_MS = 30_000
-MAX_METADATA_BYTES = 4096
 MAX_PAGE = 1000
 SCAN_PAGE = 500
 MAX_SCANNED = 20_000
 
-_NOT_YET = (("hierarchical", False), ("sessionId", None))
-"""What is understood, and refused unless it says what is so anyway."""
-
-Answer = dict[str, Any]
 T = TypeVar("T")
-
-_encode = msgspec.json.Encoder(order="sorted").encode
+Given = Mapping[str, Any]
 
 
 class LockApi:
     """Every lock call. Bodies may be dictionaries (checked here) or the structures of `bodies`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, lock_delay_us: int = 0) -> None:
         self._engine = engine
         self._clock = engine.clock
+        self._asking = asking.Asking(engine.clock, engine.replica, lock_delay_us)
 
-    async def acquire(self, lock_key: str, body: Mapping[str, Any] | AcquireBody) -> Answer:
+    # --- one lock ---
+
+    async def acquire(self, lock_key: str, body: Given | AcquireBody) -> Answer:
         asked = _shaped(body, AcquireBody)
-        check_lock_key(lock_key)
-        self._check_acquire(asked)
-        wait = asked.wait if asked.wait is not None else asked.waitMillis is not None
-        wait_ms = DEFAULT_WAIT_MS if asked.waitMillis is None else asked.waitMillis
-        command = self._command(lock_key, asked, wait and wait_ms > 0)
+        wait_ms = asking.wait_ms_of(asked)
+        command = self._asking.acquire(lock_key, asked, wait_ms > 0)
+        if asked.hierarchical or asked.sessionId:
+            self._several_keys("hierarchical" if asked.hierarchical else "sessionId")
         keep_us = KEEP_PLACE_US if command.named else 0
         hold = await self._engine.acquire(command, wait_ms * 1000, keep_us)
-        now = self._engine.now()
-        return {
-            "lockKey": lock_key,
-            "lockToken": hold.who.lock_token,
-            "fencingToken": str(hold.token),
-            "sequencer": None,
-            "ownerId": hold.who.owner_id,
-            "mode": _mode(hold),
-            **_slot(lock_key, hold),
-            "expiresAt": hold.expires_us // 1000,
-            "remainingMillis": _remaining_ms(hold, now),
-            "ttlMillis": hold.who.ttl_us // 1000,
-        }
+        return answers.granted(lock_key, hold, self._engine.now())
 
-    def _check_acquire(self, asked: AcquireBody) -> None:
-        if asked.ownerId is not None:
-            check_text("ownerId", asked.ownerId)
-        if asked.requestId is not None:
-            check_text("requestId", asked.requestId)
-        if asked.metadata is not None and len(_encode(asked.metadata)) > MAX_METADATA_BYTES:
-            raise InvalidInput("metadata", f"must be at most {MAX_METADATA_BYTES} bytes of JSON")
-        for feature, plain in _NOT_YET:
-            if getattr(asked, feature) != plain:
-                self._refuse(feature)
-
-    def _refuse(self, feature: str) -> None:
-        store = self._engine.store.name
-        raise NotSupported(f"{feature} is not supported on the store {store}", feature=feature, store=store)
-
-    def _command(self, lock_key: str, asked: AcquireBody, wait: bool) -> Acquire:
-        clock = self._clock
-        if asked.requestId is None:
-            # In the order of time, so that what stores keep of them lies side by side on the disk.
-            request, fingerprint = f"{clock.now_us():014x}{clock.random_id(6)}", ""
-        else:
-            request, fingerprint = _digest(asked.requestId.encode()), _fingerprint(asked)
-        who = Claimant(
-            request=request,
-            lock_token=f"{request}.{clock.random_id(16)}",
-            owner_id=asked.ownerId or f"anonymous-{clock.random_id(6)}",
-            ttl_us=asked.ttlMillis * 1000,
-            fingerprint=fingerprint,
-            metadata=asked.metadata,
-            special=_terms(asked),
-        )
-        attempt = clock.random_id(4) if wait else ""
-        named = asked.requestId is not None
-        return Acquire(lock_key, who, self._engine.replica, attempt, wait, named, asked.reentrant)
-
-    async def renew(self, lock_key: str, body: Mapping[str, Any] | RenewBody) -> Answer:
+    async def renew(self, lock_key: str, body: Given | RenewBody) -> Answer:
         asked = _shaped(body, RenewBody)
         ttl_us = asked.ttlMillis * 1000 if asked.ttlMillis is not None else None
         outcome = await self._engine.run(Renew(check_lock_key(lock_key), asked.lockToken, asked.ownerId, ttl_us))
         if not isinstance(outcome, Renewed):
-            raise OutcomeUnknown("the renewal was neither done nor refused")
-        return {
-            "lockKey": lock_key,
-            "fencingToken": str(outcome.hold.token),
-            "sequencer": None,
-            "expiresAt": outcome.hold.expires_us // 1000,
-            "remainingMillis": _remaining_ms(outcome.hold, self._engine.now()),
-        }
+            raise _unknown("renewal")
+        return answers.renewed(lock_key, outcome, self._engine.now())
 
-    async def release(self, lock_key: str, body: Mapping[str, Any] | ReleaseBody) -> Answer:
+    async def release(self, lock_key: str, body: Given | ReleaseBody) -> Answer:
         asked = _shaped(body, ReleaseBody)
         outcome = await self._engine.run(Release(check_lock_key(lock_key), asked.lockToken, asked.ownerId))
         if not isinstance(outcome, Released):
-            raise OutcomeUnknown("the release was neither done nor refused")
-        return {"status": "RELEASED", "lockKey": lock_key, "reentrancyCount": outcome.left}
+            raise _unknown("release")
+        return answers.released(lock_key, outcome.left)
 
-    async def force_release(self, lock_key: str, body: Mapping[str, Any] | ForceReleaseBody) -> Answer:
+    async def force_release(self, lock_key: str, body: Given | ForceReleaseBody) -> Answer:
+        """Take the lock from its holders: at once, or (with a grace) after they were asked to let go."""
         asked = _shaped(body, ForceReleaseBody)
         check_text("reason", asked.reason, 2000)
-        if asked.graceMillis:
-            self._refuse("graceMillis")
-        await self._engine.run(ForceRelease(check_lock_key(lock_key), asked.reason))
-        return {"status": "FORCE_RELEASED", "lockKey": lock_key}
+        command = ForceRelease(check_lock_key(lock_key), asked.reason, asked.graceMillis * 1000)
+        outcome = await self._engine.run(command)
+        answer: Answer = {"status": "FORCE_RELEASED", "lockKey": lock_key}
+        if isinstance(outcome, Revoking):
+            answer["takenAt"] = outcome.at_us // 1000
+        return answer
+
+    # --- several at once ---
+
+    async def multi_acquire(self, body: Given | MultiAcquireBody) -> Answer:
+        asked = _shaped(body, MultiAcquireBody)
+        wait_ms = asking.wait_ms_of(asked)
+        command = self._asking.acquire_all(asked, wait_ms > 0)
+        self._several_keys("multi")
+        keep_us = KEEP_PLACE_US if asked.requestId is not None else 0
+        holds = await self._engine.acquire_all(command, wait_ms * 1000, keep_us)
+        found = {part.lock_key: hold for part, hold in zip(command.parts, holds, strict=True)}
+        now = self._engine.now()
+        return {"locks": [answers.granted(lock.lockKey, found[lock.lockKey], now) for lock in asked.locks]}
+
+    async def multi_renew(self, body: Given | MultiRenewBody) -> Answer:
+        asked = _shaped(body, MultiRenewBody)
+        command = asking.renew_all(asked)
+        outcome = await self._engine.run(command)
+        if not isinstance(outcome, RenewedAll):
+            raise _unknown("renewal")
+        found = {part.lock_key: renewed for part, renewed in zip(command.parts, outcome.parts, strict=True)}
+        now = self._engine.now()
+        return {"locks": [answers.renewed(lock.lockKey, found[lock.lockKey], now) for lock in asked.locks]}
+
+    async def multi_release(self, body: Given | MultiReleaseBody) -> Answer:
+        asked = _shaped(body, MultiReleaseBody)
+        command = asking.release_all(asked)
+        outcome = await self._engine.run(command)
+        if not isinstance(outcome, ReleasedAll):
+            raise _unknown("release")
+        left = {part.lock_key: count for part, count in zip(command.parts, outcome.left, strict=True)}
+        locks = [answers.released(lock.lockKey, left[lock.lockKey]) for lock in asked.locks]
+        return {"status": "RELEASED", "locks": locks}
+
+    # --- sessions ---
+
+    async def open_session(self, body: Given | OpenSessionBody) -> Answer:
+        asked = _shaped(body, OpenSessionBody)
+        self._several_keys("sessions")
+        owner_id = check_text("ownerId", asked.ownerId) if asked.ownerId else f"anonymous-{self._clock.random_id(6)}"
+        session_id = self._clock.random_id(16)
+        outcome = await self._engine.run(OpenSession(session_id, owner_id, asked.ttlMillis * 1000))
+        return answers.session(session_id, _session(outcome), self._engine.now())
+
+    async def renew_session(self, session_id: str, body: Given | RenewSessionBody) -> Answer:
+        asked = _shaped(body, RenewSessionBody)
+        ttl_us = asked.ttlMillis * 1000 if asked.ttlMillis is not None else None
+        outcome = await self._engine.run(RenewSession(asking.check_session_id(session_id), asked.ownerId, ttl_us))
+        session, now = _session(outcome), self._engine.now()
+        return {**answers.session(session_id, session, now), **answers.session_revoked(session, now)}
+
+    async def end_session(self, session_id: str) -> Answer:
+        await self._engine.end_session(EndSession(asking.check_session_id(session_id)))
+        return {"status": "ENDED", "sessionId": session_id}
+
+    async def session(self, session_id: str) -> Answer:
+        """The session as it is, with how many locks it holds or waits for."""
+        now = self._engine.now()
+        found = await self._engine.session(asking.check_session_id(session_id))
+        if found is None:
+            raise SessionNotFound("there is no such session; it may have ended long ago: open a new one")
+        if found.ended is not None or found.expires_us <= now.earliest:
+            raise SessionExpired("this session ended, and its locks are gone; open a new one")
+        return {**answers.session(session_id, found, now), "locks": await self._engine.count(members_of(session_id))}
+
+    # --- looking ---
 
     async def status(self, lock_key: str) -> Answer:
         """The lock as it is; LockFree when nobody holds it."""
         seen = await self._engine.look(check_lock_key(lock_key))
-        found = _describe(lock_key, seen.record, seen.now) if seen.record is not None else None
-        if found is None:
+        if seen.record is None or not seen.holds:
             raise free(lock_key, max(seen.floor, seen.record.last_token if seen.record else 0))
-        return found
+        return answers.described(lock_key, seen.record, seen.holds, seen.now)
 
     async def list_locks(
         self, *, prefix: str = "", namespace: str | None = None, limit: int = 100, cursor: str | None = None
@@ -157,26 +178,53 @@ class LockApi:
         locks: list[Answer] = []
         after, scanned = cursor or "", 0
         while scanned < MAX_SCANNED:
-            now = self._engine.now()
             page = await self._engine.scan(prefix, after, SCAN_PAGE)
-            for lock_key, record in page:
-                after = lock_key
-                found = _describe(lock_key, record, now) if namespace is None or _in(lock_key, namespace) else None
-                if found is not None:
-                    locks.append(found)
-                    if len(locks) == limit:
-                        return {"locks": locks, "nextCursor": after}
-            scanned += len(page)
+            wanted = [(key, record) for key, record in page if namespace is None or _in(key, namespace)]
+            for lock_key, found in await self._describe(wanted):
+                locks.append(found)
+                if len(locks) == limit:
+                    return {"locks": locks, "nextCursor": lock_key}
             if len(page) < SCAN_PAGE:
                 return {"locks": locks, "nextCursor": None}
+            scanned += len(page)
+            after = page[-1][0]
         return {"locks": locks, "nextCursor": after}
+
+    async def _describe(self, page: list[tuple[str, LockRecord]]) -> list[tuple[str, Answer]]:
+        """Those of a page that somebody holds."""
+        sessions = await self._engine.sessions([record for _, record in page])
+        now = self._engine.now()
+        found = []
+        for lock_key, record in page:
+            holds = live_holds(record, now, sessions)
+            if holds:
+                found.append((lock_key, answers.described(lock_key, record, holds, now)))
+        return found
 
     async def close(self) -> None:
         await self._engine.close()
 
+    def _several_keys(self, feature: str) -> None:
+        """What rests on a commit over several entries can't be had from a store that has none."""
+        store = self._engine.store
+        if not store.capabilities.several_keys:
+            raise NotSupported(
+                f"{feature} is not supported on the store {store.name}", feature=feature, store=store.name
+            )
+
 
 def _shaped(body: Mapping[str, Any] | T, to: type[T]) -> T:
     return body if isinstance(body, to) else convert_value(body, to)
+
+
+def _session(outcome: object) -> Session:
+    if not isinstance(outcome, SessionIs):
+        raise _unknown("call")
+    return outcome.session
+
+
+def _unknown(what: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"the {what} was neither done nor refused")
 
 
 def _narrowed(prefix: str, wanted: str | None) -> str:
@@ -188,75 +236,3 @@ def _narrowed(prefix: str, wanted: str | None) -> str:
 
 def _in(lock_key: str, wanted: str) -> bool:
     return namespace(lock_key) == wanted
-
-
-def _describe(lock_key: str, record: LockRecord, now: Interval) -> Answer | None:
-    holds = live_holds(record, now)
-    if not holds:
-        return None
-    hold = max(holds, key=lambda hold: hold.expires_us)  # re-entrant ones: the lock is free when the last is over
-    holders = [
-        {
-            "ownerId": other.who.owner_id,
-            "fencingToken": str(other.token),
-            "expiresAt": other.expires_us // 1000,
-            "metadata": other.who.metadata,
-            **_slot(lock_key, other),
-        }
-        for other in holds
-    ]
-    return {
-        "lockKey": lock_key,
-        "locked": True,
-        "ownerId": hold.who.owner_id,
-        "mode": _mode(hold),
-        "fencingToken": str(hold.token),
-        "expiresAt": hold.expires_us // 1000,
-        "remainingMillis": _remaining_ms(hold, now),
-        "reentrancyCount": len([other for other in holds if other.who.owner_id == hold.who.owner_id]),
-        "holders": holders,
-        "waiters": len(record.queue) + (record.offer is not None),
-    }
-
-
-def _terms(asked: AcquireBody) -> Terms | None:
-    """What is special about this acquire; None for a plain one, which is most of them."""
-    shared = asked.mode == "shared"
-    if not (shared or asked.limit or asked.priority or asked.lockDelayMillis or asked.maxHoldMillis):
-        return None
-    if shared and asked.limit:
-        raise InvalidInput("limit", "goes with mode exclusive: a permit is held by one")
-    return Terms(
-        shared=shared,
-        limit=asked.limit or 0,
-        priority=asked.priority,
-        lock_delay_us=(asked.lockDelayMillis or 0) * 1000,
-        max_hold_us=(asked.maxHoldMillis or 0) * 1000,
-    )
-
-
-def _mode(hold: Hold) -> str:
-    return "shared" if hold.who.terms.shared else "exclusive"
-
-
-def _slot(lock_key: str, hold: Hold) -> Answer:
-    """A permit has a slot, and a fence of its own; a `#` that belongs to the lock key is escaped there."""
-    if hold.slot is None:
-        return {}
-    return {"slot": hold.slot, "fence": f"{lock_key.replace('%', '%25').replace('#', '%23')}#{hold.slot}"}
-
-
-def _remaining_ms(hold: Hold, now: Interval) -> int:
-    return max(0, (hold.expires_us - now.latest) // 1000)
-
-
-def _digest(data: bytes) -> str:
-    return blake2b(data, digest_size=12).hexdigest()
-
-
-def _fingerprint(asked: AcquireBody) -> str:
-    """Tells a repeat from another request; how long one is willing to wait is not part of it."""
-    body = msgspec.structs.asdict(asked)
-    for waiting in ("wait", "waitMillis", "requestId"):
-        del body[waiting]
-    return _digest(_encode(body))

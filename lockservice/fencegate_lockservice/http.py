@@ -10,8 +10,22 @@ from fencegate.core.names import check_text
 from fencegate.web import Handler, Reply, Request, dumps
 from fencegate.web.asgi import MAX_JSON_BYTES, Disconnected, decode_name, query_params
 from fencegate.web.json import convert_value, loads
-from fencegate_lockservice.api import Answer, LockApi
-from fencegate_lockservice.bodies import AcquireBody, Body, ForceReleaseBody, ReleaseBody, RenewBody, StatusBody
+from fencegate_lockservice.answers import Answer
+from fencegate_lockservice.api import LockApi
+from fencegate_lockservice.bodies import (
+    AcquireBody,
+    Body,
+    ForceReleaseBody,
+    MultiAcquireBody,
+    MultiBody,
+    MultiReleaseBody,
+    MultiRenewBody,
+    OpenSessionBody,
+    ReleaseBody,
+    RenewBody,
+    RenewSessionBody,
+    StatusBody,
+)
 
 _LOCKS = b"/v1/locks"
 _BODIES: dict[bytes, type[Body]] = {
@@ -20,6 +34,11 @@ _BODIES: dict[bytes, type[Body]] = {
     b"release": ReleaseBody,
     b"force-release": ForceReleaseBody,
     b"status": StatusBody,
+}
+_MULTI: dict[bytes, type[MultiBody]] = {
+    b"acquire": MultiAcquireBody,
+    b"renew": MultiRenewBody,
+    b"release": MultiReleaseBody,
 }
 _HOT = frozenset({b"acquire", b"renew", b"release"})
 _LIST = frozenset({"namespace", "prefix", "limit", "cursor"})
@@ -31,12 +50,18 @@ class LockRoutes:
 
     def __init__(self, api: LockApi) -> None:
         self._api = api
+        self._sessions = SessionRoutes(api)
         self._calls: dict[bytes, Callable[[str, Any], Awaitable[Answer]]] = {
             b"acquire": api.acquire,
             b"renew": api.renew,
             b"release": api.release,
             b"force-release": api.force_release,
             b"status": lambda lock_key, _: api.status(lock_key),
+        }
+        self._multi: dict[bytes, Callable[[Any], Awaitable[Answer]]] = {
+            b"acquire": api.multi_acquire,
+            b"renew": api.multi_renew,
+            b"release": api.multi_release,
         }
 
     def route(self, method: str, path: bytes) -> Handler | None:
@@ -51,6 +76,10 @@ class LockRoutes:
             return partial(_wrong_method, "GET, HEAD, POST")
         if path == _LOCKS:
             return self._list if method in ("GET", "HEAD") else partial(_wrong_method, "GET, HEAD")
+        if path.startswith(b"/v1/multi/") and path[10:] in _MULTI:
+            return partial(self._several, path[10:]) if method == "POST" else partial(_wrong_method, "POST")
+        if path == b"/v1/sessions" or path.startswith(b"/v1/sessions/"):
+            return self._sessions.route(method, path[13:])
         if path.startswith(b"/v1/") and path[4:] in _BODIES:
             return partial(self._call, path[4:], None) if method == "POST" else partial(_wrong_method, "POST")
         return None
@@ -74,6 +103,13 @@ class LockRoutes:
             return Reply(200, dumps(await _while_connected(call, request)))
         return Reply(200, dumps(await call))
 
+    async def _several(self, verb: bytes, request: Request) -> Reply:
+        body = convert_value(_json(await request.body()), _MULTI[verb])
+        call = self._multi[verb](body)
+        if isinstance(body, MultiAcquireBody) and (body.wait or body.waitMillis):
+            return Reply(200, dumps(await _while_connected(call, request)))
+        return Reply(200, dumps(await call))
+
     async def _status(self, raw_key: bytes, _request: Request) -> Reply:
         return Reply(200, dumps(await self._api.status(decode_name(raw_key, "lockKey"))), _JSON_GET)
 
@@ -94,11 +130,48 @@ class LockRoutes:
         return Reply(200, dumps(found), _JSON_GET)
 
 
-def _parsed(verb: bytes, raw_key: bytes | None, content: bytes) -> tuple[str, Body]:
-    """The lock key, from the path or (None) from the body; and the rest of the body."""
+class SessionRoutes:
+    """The calls about sessions, by what follows `/v1/sessions`."""
+
+    def __init__(self, api: LockApi) -> None:
+        self._api = api
+
+    def route(self, method: str, path: bytes) -> Handler:
+        raw_id, _, verb = path[1:].partition(b"/")
+        if not raw_id:
+            return self._open if method == "POST" else partial(_wrong_method, "POST")
+        if verb == b"renew":
+            return partial(self._renew, raw_id) if method == "POST" else partial(_wrong_method, "POST")
+        if verb:
+            return partial(_nothing, path)
+        calls = {"GET": self._look, "HEAD": self._look, "DELETE": self._end}
+        return partial(calls[method], raw_id) if method in calls else partial(_wrong_method, "GET, HEAD, DELETE")
+
+    async def _open(self, request: Request) -> Reply:
+        body = convert_value(_json(await request.body()), OpenSessionBody)
+        return Reply(200, dumps(await self._api.open_session(body)))
+
+    async def _renew(self, raw_id: bytes, request: Request) -> Reply:
+        body = convert_value(_json(await request.body()), RenewSessionBody)
+        return Reply(200, dumps(await self._api.renew_session(decode_name(raw_id, "sessionId"), body)))
+
+    async def _end(self, raw_id: bytes, _request: Request) -> Reply:
+        return Reply(200, dumps(await self._api.end_session(decode_name(raw_id, "sessionId"))))
+
+    async def _look(self, raw_id: bytes, _request: Request) -> Reply:
+        return Reply(200, dumps(await self._api.session(decode_name(raw_id, "sessionId"))), _JSON_GET)
+
+
+def _json(content: bytes) -> dict[str, Any]:
     data = loads(content) if content else {}
     if not isinstance(data, dict):
         raise InvalidInput("body", "must be a JSON object")
+    return data
+
+
+def _parsed(verb: bytes, raw_key: bytes | None, content: bytes) -> tuple[str, Body]:
+    """The lock key, from the path or (None) from the body; and the rest of the body."""
+    data = _json(content)
     if raw_key is not None:
         return decode_name(raw_key, "lockKey"), convert_value(data, _BODIES[verb])
     lock_key = data.pop("lockKey", None)
@@ -124,6 +197,10 @@ async def _while_connected(call: Awaitable[Answer], request: Request) -> Answer:
 async def _no_verb(path: bytes, _request: Request) -> Reply:
     verbs = ", ".join(verb.decode() for verb in _BODIES if verb != b"status")
     raise NotFound(f"there is no call {path.decode('latin-1')[:200]!r}; after the lock key comes one of {verbs}")
+
+
+async def _nothing(path: bytes, _request: Request) -> Reply:
+    raise NotFound(f"there is nothing at {path.decode('latin-1')[:200]!r} of a session; its call is renew")
 
 
 async def _wrong_method(allow: str, request: Request) -> Reply:

@@ -4,7 +4,17 @@ from typing import Any
 
 import msgspec
 
-from fencegate_lockservice.bodies import AcquireBody, ForceReleaseBody, ReleaseBody, RenewBody
+from fencegate_lockservice.bodies import (
+    AcquireBody,
+    ForceReleaseBody,
+    MultiAcquireBody,
+    MultiReleaseBody,
+    MultiRenewBody,
+    OpenSessionBody,
+    ReleaseBody,
+    RenewBody,
+    RenewSessionBody,
+)
 
 Item = dict[str, Any]
 
@@ -26,6 +36,12 @@ def _object(**properties: Item) -> Item:
     return {"type": "object", "properties": properties}
 
 
+_REVOKED: Item = {
+    **_object(lockKey=_STRING, fencingToken=_TOKEN, reason=_STRING, takenAt=_MILLIS, remainingMillis=_MILLIS),
+    "description": "Let go: the lock is taken away at `takenAt`",
+}
+_SESSION_ID = {"name": "sessionId", "in": "path", "required": True, "schema": _STRING}
+
 _ANSWERS: dict[str, Item] = {
     "Grant": _object(
         lockKey=_STRING,
@@ -34,6 +50,9 @@ _ANSWERS: dict[str, Item] = {
         sequencer={"type": ["string", "null"]},
         ownerId=_STRING,
         mode=_STRING,
+        slot={"type": "integer", "description": "Of a permit"},
+        fence={"type": "string", "description": "Of a permit: what its writes are fenced by"},
+        sessionId=_STRING,
         expiresAt=_MILLIS,
         remainingMillis=_MILLIS,
         ttlMillis=_MILLIS,
@@ -44,9 +63,23 @@ _ANSWERS: dict[str, Item] = {
         sequencer={"type": ["string", "null"]},
         expiresAt=_MILLIS,
         remainingMillis=_MILLIS,
+        revoked=_REVOKED,
     ),
+    "Grants": _object(locks={"type": "array", "items": {"$ref": _REF.format(name="Grant")}}),
+    "Renewals": _object(locks={"type": "array", "items": {"$ref": _REF.format(name="Renewal")}}),
+    "AllReleased": _object(status=_STRING, locks={"type": "array", "items": {"$ref": _REF.format(name="Released")}}),
+    "Session": _object(
+        sessionId=_STRING,
+        ownerId=_STRING,
+        ttlMillis=_MILLIS,
+        expiresAt=_MILLIS,
+        remainingMillis=_MILLIS,
+        locks={"type": "integer", "description": "How many it holds or waits for; only when looked at"},
+        revoked={"type": "array", "items": _REVOKED, "description": "Only when renewed"},
+    ),
+    "SessionEnded": _object(status=_STRING, sessionId=_STRING),
     "Released": _object(status=_STRING, lockKey=_STRING, reentrancyCount={"type": "integer"}),
-    "ForceReleased": _object(status=_STRING, lockKey=_STRING),
+    "ForceReleased": _object(status=_STRING, lockKey=_STRING, takenAt=_MILLIS),
     "Lock": _object(
         lockKey=_STRING,
         locked={"type": "boolean"},
@@ -79,8 +112,28 @@ _CALLS: tuple[tuple[str, type, str, str, dict[str, str]], ...] = (
 )
 
 
+_MULTI: tuple[tuple[str, type, str, str, dict[str, str]], ...] = (
+    (
+        "acquire",
+        MultiAcquireBody,
+        "Grants",
+        "Take all of these locks, or none",
+        {"409": "LOCK_ALREADY_HELD, LOCK_EXPIRED, REQUEST_ID_REUSED", "429": "TOO_MANY_WAITERS"},
+    ),
+    (
+        "renew",
+        MultiRenewBody,
+        "Renewals",
+        "Lengthen them all, or none",
+        {"403": "NOT_LOCK_OWNER", "409": "LOCK_EXPIRED"},
+    ),
+    ("release", MultiReleaseBody, "AllReleased", "Give them back", {"403": "NOT_LOCK_OWNER", "409": "LOCK_EXPIRED"}),
+)
+_SESSION_GONE = {"404": "SESSION_NOT_FOUND", "409": "SESSION_EXPIRED"}
+
+
 def components() -> dict[str, Any]:
-    bodies = tuple(body for _, body, *_ in _CALLS)
+    bodies = (*(body for _, body, *_ in (*_CALLS, *_MULTI)), OpenSessionBody, RenewSessionBody)
     _, schemas = msgspec.json.schema_components(bodies, ref_template=_REF)
     return {**schemas, **_ANSWERS}
 
@@ -88,9 +141,22 @@ def components() -> dict[str, Any]:
 def paths() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for verb, body, answer, summary, refusals in _CALLS:
-        call = _call(summary, answer, {**refusals, "422": "INVALID_…: names the field"})
-        call["requestBody"] = {"content": {"application/json": {"schema": {"$ref": _REF.format(name=body.__name__)}}}}
-        found[f"/v1/locks/{{lockKey}}/{verb}"] = {"parameters": [_KEY], "post": call}
+        found[f"/v1/locks/{{lockKey}}/{verb}"] = {
+            "parameters": [_KEY],
+            "post": _with_body(summary, body, answer, refusals),
+        }
+    for verb, body, answer, summary, refusals in _MULTI:
+        found[f"/v1/multi/{verb}"] = {"post": _with_body(summary, body, answer, refusals)}
+    found["/v1/sessions"] = {"post": _with_body("Open a session", OpenSessionBody, "Session", {})}
+    found["/v1/sessions/{sessionId}/renew"] = {
+        "parameters": [_SESSION_ID],
+        "post": _with_body("Keep all locks of a session alive", RenewSessionBody, "Session", _SESSION_GONE),
+    }
+    found["/v1/sessions/{sessionId}"] = {
+        "parameters": [_SESSION_ID],
+        "get": _call("A session as it is", "Session", _SESSION_GONE),
+        "delete": _call("End a session: all its locks go", "SessionEnded", _SESSION_GONE),
+    }
     status = _call("Who holds the lock", "Lock", {"404": "LOCK_FREE"})
     found["/v1/locks/{lockKey}"] = {"parameters": [_KEY], "get": status}
     listing = _call("The locks that are held", "Locks", {"422": "INVALID_…: names the field"})
@@ -100,6 +166,12 @@ def paths() -> dict[str, Any]:
     ]
     found["/v1/locks"] = {"get": listing}
     return found
+
+
+def _with_body(summary: str, body: type, answer: str, refusals: dict[str, str]) -> Item:
+    call = _call(summary, answer, {**refusals, "422": "INVALID_…: names the field"})
+    call["requestBody"] = {"content": {"application/json": {"schema": {"$ref": _REF.format(name=body.__name__)}}}}
+    return call
 
 
 def _call(summary: str, answer: str, refusals: dict[str, str]) -> Item:

@@ -2,7 +2,8 @@
 
 import threading
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from heapq import heappop, heappush
 from itertools import islice
 
 from fencegate.clock import SYSTEM, Clock
@@ -22,6 +23,7 @@ class MemoryStore:
         self._entries: dict[str, Entry] = {}
         self._order: list[bytes] = []
         self._keep: dict[str, int] = {}
+        self._times: list[tuple[int, str]] = []
         self._feed = Feed(0, self._read_log)
 
     async def load(self, keys: Sequence[str]) -> Mapping[str, Entry]:
@@ -40,7 +42,7 @@ class MemoryStore:
             for change in changes:
                 if not change.compare_only:
                     self._write(change)
-            self._forget(now_us)
+            self._forget(now_us, 8 + 2 * len(changes))
             if log:
                 revision = self._feed.revision + 1
                 self._feed.publish([LogEntry(revision, index, key, event) for index, (key, event) in enumerate(log)])
@@ -56,20 +58,23 @@ class MemoryStore:
         self._keep.pop(key, None)
         if change.keep_until_us is not None:
             self._keep[key] = change.keep_until_us
+            heappush(self._times, (change.keep_until_us, key))
 
     def _remove(self, key: str) -> None:
         if self._entries.pop(key, None) is not None:
             del self._order[bisect_right(self._order, key.encode()) - 1]
         self._keep.pop(key, None)
 
-    def _forget(self, now_us: int) -> None:
-        """Drop a few entries past their time; the oldest come first, since retention is the same for all."""
-        for key in [key for key, _ in zip(self._keep, range(8), strict=False)]:
-            if self._keep[key] > now_us:
-                break
-            self._remove(key)
+    def _forget(self, now_us: int, at_most: int) -> None:
+        """Drop some entries past their time: more than one commit brings, so that they don't pile up."""
+        for _ in range(at_most):
+            if not self._times or self._times[0][0] > now_us:
+                return
+            keep_until_us, key = heappop(self._times)
+            if self._keep.get(key) == keep_until_us:  # it may have been written anew since
+                self._remove(key)
 
-    def changes(self, since: int | None) -> AsyncIterator[Changes]:
+    def changes(self, since: int | None) -> AsyncGenerator[Changes, None]:
         return self._feed.follow(since)
 
     async def _read_log(self, _since: int, _limit: int) -> None:

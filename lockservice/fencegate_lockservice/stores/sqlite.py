@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ class SqliteStore:
     ) -> asyncio.Future[None]:
         return self._ask(Commit(list(changes), list(log), not_after_us))
 
-    def changes(self, since: int | None) -> AsyncIterator[Changes]:
+    def changes(self, since: int | None) -> AsyncGenerator[Changes, None]:
         return self._feed.follow(since)
 
     async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Entry]]:

@@ -184,6 +184,8 @@ class Writer:
         (newest,) = self.db.execute("SELECT max(key) FROM entries WHERE key < ?", (_KEYS,)).fetchone()
         self.revision = _line(newest)[0] if newest is not None else 0
         self._groups = 0
+        self._passing = 0
+        """Rows written since the last clean-up that will have to go some day."""
 
     def close(self) -> None:
         self.db.close()
@@ -195,7 +197,9 @@ class Writer:
         results = [next(done) if isinstance(job, Commit) else self._read(job) for job in jobs]
         if commits:
             self._groups += 1
-            if self._groups % CLEAN_EVERY == 0:
+            # Half as many as a clean-up takes away: then they never pile up, however large the groups are.
+            if self._groups >= CLEAN_EVERY or self._passing >= CLEAN_ROWS // 2:
+                self._groups = self._passing = 0
                 self._clean()
         return results
 
@@ -218,6 +222,7 @@ class Writer:
         except sqlite3.Error as error:
             return self._failed(results, error)
         self.revision = group.revision
+        self._passing += sum([row[3] is not None or row[0] < _KEYS for row in rows])
         return results
 
     @staticmethod

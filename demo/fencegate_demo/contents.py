@@ -1,0 +1,31 @@
+"""What is in a resource, read from the resource itself: no gateway is asked."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fencegate.core.ports import Key
+from fencegate.gateway.resources import ResourceSettings, build_objects, build_rows
+
+
+async def read_row(settings: ResourceSettings, key: Key) -> dict[str, Any] | None:
+    rows = build_rows(settings)
+    await rows.open()
+    try:
+        row, _ = await rows.read(key, settings.guard_rule.lock_key(key))
+    finally:
+        await rows.close()
+    return dict(row) if row is not None else None
+
+
+async def read_object(settings: ResourceSettings, key: Key) -> bytes | None:
+    objects = build_objects(settings)
+    await objects.open()
+    try:
+        info, body, _ = await objects.read(key, settings.guard_rule.lock_key(key))
+        return None if info is None else await _whole(body)
+    finally:
+        await objects.close()
+
+
+async def _whole(body: AsyncIterator[bytes]) -> bytes:
+    return b"".join([part async for part in body])

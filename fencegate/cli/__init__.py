@@ -1,0 +1,68 @@
+"""The command line. Exit codes: 0 done, 1 refused or violated, 2 bad usage, 3 no server."""
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+from rich.markup import escape
+
+from fencegate.cli import demo, fence, history, locks, run, serve, watch
+from fencegate.cli.options import err
+from fencegate.core.errors import (
+    FencegateError,
+    InvalidInput,
+    OutcomeUnknown,
+    StoreUnavailable,
+    UnsafeConfiguration,
+)
+
+app = typer.Typer(
+    name="fencegate",
+    help="Distributed locks whose stale holders are refused by the resource itself.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+# In the order in which `fencegate --help` lists them.
+app.command()(serve.serve)
+app.command()(run.run)
+app.command()(locks.locks)
+app.command()(locks.status)
+app.command("force-release")(locks.force_release)
+app.command()(watch.watch)
+app.command()(history.history)
+app.command()(demo.demo)
+app.add_typer(fence.app, name="fence")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"fencegate {version('fencegate')}")
+        raise typer.Exit
+
+
+@app.callback()
+def fencegate(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False,
+) -> None:
+    """Distributed locks whose stale holders are refused by the resource itself."""
+
+
+def main() -> None:
+    """Run a command; errors are said in one line, never as a traceback."""
+    try:
+        app()
+    except FencegateError as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _fail(error: FencegateError) -> NoReturn:
+    err.print(f"[bold red]{error.wire_code}[/] {escape(error.detail)}", highlight=False, soft_wrap=True)
+    if isinstance(error, StoreUnavailable | OutcomeUnknown):
+        sys.exit(3)
+    sys.exit(2 if isinstance(error, UnsafeConfiguration | InvalidInput) else 1)

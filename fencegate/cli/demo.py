@@ -1,0 +1,29 @@
+"""`fencegate demo`: the proof, with real processes."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fencegate.cli.options import Json
+
+
+def demo(
+    scenario: Annotated[str | None, typer.Argument(help="One of those that --list shows; gc-pause by default.")] = None,
+    store: Annotated[str | None, typer.Option(help="A lock store of your own: sqlite:///PATH or memory://.")] = None,
+    resource: Annotated[
+        str | None, typer.Option(help="rows (default), objects, or one of your own: sqlite:///PATH, file:///FOLDER.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every scenario over every resource.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Say which scenarios there are.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Write a page with the timelines as pictures.")] = None,
+    json: Json = False,
+) -> None:
+    """Prove the point: a holder that was stopped past its lease writes, and the resource refuses."""
+    from fencegate_demo.cli import Wanted, list_scenarios, run
+
+    if list_:
+        list_scenarios(json)
+    else:
+        sys.exit(run(Wanted(scenario, store, resource, everything, report, json)))

@@ -1,0 +1,39 @@
+"""`fencegate fence`: the fences of protected resources."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fencegate.cli.options import out
+from fencegate.core.errors import InvalidInput
+
+app = typer.Typer(help="Fences of protected resources.", no_args_is_help=True)
+
+
+@app.command("floor")
+def floor(
+    resource: Annotated[str, typer.Argument(help="The name of the resource.")],
+    value: Annotated[int, typer.Argument(help="Nothing below this token is accepted any more.")],
+    data: Annotated[Path | None, typer.Option(help="Folder for everything that is embedded.")] = None,
+    config: Annotated[Path | None, typer.Option(help="The TOML file that names the resource.")] = None,
+) -> None:
+    """Raise every fence of a resource, after a restore or a changed guard or mode; it is never lowered."""
+    import asyncio
+
+    from fencegate import settings
+    from fencegate.gateway.resources import build
+
+    known = settings.read(data=data, config=config).resources
+    if resource not in known:
+        raise InvalidInput("resource", f"there is no resource {resource!r}; there are {', '.join(known)}")
+    wanted = build(known[resource])
+
+    async def raise_floor() -> None:
+        try:
+            await wanted.raise_floor(value)
+        finally:
+            await wanted.close()
+
+    asyncio.run(raise_floor())
+    out.print(f"[bold]floor raised[/]  {resource} accepts nothing below {value}", highlight=False)

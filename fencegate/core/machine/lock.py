@@ -1,0 +1,382 @@
+"""One lock being judged: its record as it changes; how time, grants and endings change it; whom it is handed to."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from fencegate.core.commands import Granted, HandOverAll, Pending
+from fencegate.core.machine.turn import Turn
+from fencegate.core.model import (
+    Claimant,
+    Done,
+    Ending,
+    Event,
+    Floor,
+    Hold,
+    LockRecord,
+    Member,
+    Offer,
+    Terms,
+    Waiter,
+    ancestors,
+    done_entry,
+    floor_entry,
+    lock_entry,
+    member_entry,
+    session_entry,
+)
+from fencegate.core.ports import Interval
+
+_FRESH = LockRecord()
+
+
+def ends_us(hold: Hold) -> int | None:
+    """When a hold ends by itself; None when only its session can end it."""
+    terms = hold.who.special
+    if terms is None or not terms.session or hold.pending:
+        return hold.expires_us
+    return hold.granted_us + terms.max_hold_us if terms.max_hold_us else None
+
+
+def over(turn: Turn, hold: Hold) -> tuple[Ending, int] | None:
+    """How and when a hold ended; None while it lasts. The one place that judges this: only what surely ended did."""
+    end_us = ends_us(hold)
+    if end_us is not None and end_us <= turn.now.earliest:
+        return Ending.EXPIRED, end_us
+    terms = hold.who.special
+    if terms is not None and terms.session:
+        session = turn.session(terms.session)
+        if session is None:
+            return Ending.EXPIRED, turn.now.latest
+        if session.ended is not None:
+            return session.ended, session.ended_us
+    return None
+
+
+def is_there(waiter: Waiter) -> bool:
+    """Whether somebody stands at this place who could take the lock now."""
+    return bool(waiter.attempts) and not waiter.suspect_us
+
+
+def fits_beside(record: LockRecord, who: Claimant, now: Interval) -> bool:
+    """Whether `who` may hold the lock beside those who do, and the one whom it is offered to."""
+    if record.closed_until_us > now.earliest or record.revoked is not None:
+        return False
+    offered = record.offer.waiter.who if record.offer is not None else None
+    if offered is not None and offered.request == who.request:
+        offered = None
+    if not record.holds and offered is None:
+        return True
+    others = [hold.who for hold in record.holds] + ([offered] if offered is not None else [])
+    terms = who.terms
+    if terms.limit:
+        taken = len({hold.slot for hold in record.holds}) + (offered is not None)
+        return taken < terms.limit and all(other.terms.limit == terms.limit for other in others)
+    return terms.shared and all(other.terms.shared for other in others)
+
+
+def excludes(above: Hold, terms: Terms) -> bool:
+    """Whether a hold keeps those below it out who come on these terms."""
+    if above.who.terms.shared and terms.shared:
+        return False
+    return above.who.terms.hierarchical or terms.hierarchical
+
+
+class LockTurn:
+    """See the head of this file. It begins with the passing of time; `write` puts what came of it into the turn."""
+
+    __slots__ = ("_before", "limits", "lock_key", "now", "record", "turn")
+
+    def __init__(self, turn: Turn, lock_key: str) -> None:
+        found = turn.read(lock_entry(lock_key))
+        self.turn = turn
+        self.lock_key = lock_key
+        self._before = found if isinstance(found, LockRecord) else _FRESH
+        self.record = self._before
+        self.now = turn.now
+        self.limits = turn.limits
+        turn.locks.append(self)
+        self._pass_time()
+
+    # --- time ---
+
+    def _pass_time(self) -> None:
+        record = self.record
+        self.turn.require([session_entry(hold.who.terms.session) for hold in record.holds if hold.who.terms.session])
+        for hold in record.holds:
+            ended = over(self.turn, hold)
+            if ended is not None:
+                self.end(hold, *ended)
+        revoked = self.record.revoked
+        if revoked is not None and revoked.at_us <= self.now.earliest:
+            for hold in self.record.holds:
+                self.end(hold, Ending.FORCED, revoked.at_us, revoked.reason)
+        if record.offer is not None and record.offer.until_us <= self.now.earliest:
+            self._lapse(record.offer)
+        if self.record.queue:
+            gone = [waiter for waiter in self.record.queue if self._forgotten(waiter)]
+            for waiter in gone:
+                self.remove(waiter)
+
+    def _lapse(self, offer: Offer) -> None:
+        """An offer that nobody took: its replica is thought dead, and costs the others this one offer only."""
+        since = self.now.earliest
+        self.record = replace(self.record, offer=None, queue=queued(self.record.queue, offer.waiter, first=True))
+        dead = offer.waiter.replica
+        marked = tuple(
+            replace(w, suspect_us=w.suspect_us or since) if w.replica == dead else w for w in self.record.queue
+        )
+        self.record = replace(self.record, queue=marked)
+
+    def _forgotten(self, waiter: Waiter) -> bool:
+        if waiter.suspect_us and waiter.suspect_us + self.limits.suspect_us <= self.now.earliest:
+            return True
+        if waiter.attempts:
+            return bool(waiter.keep_until_us) and waiter.keep_until_us <= self.now.earliest
+        return waiter.keep_until_us <= self.now.earliest
+
+    # --- who may have it ---
+
+    def fits(self, who: Claimant) -> bool:
+        return fits_beside(self.record, who, self.now) and self._is_free_above(who)
+
+    def _is_free_above(self, who: Claimant) -> bool:
+        for record in self._above():
+            if record.closed_below and record.closed_until_us > self.now.earliest:
+                return False
+            for hold in record.holds:
+                if excludes(hold, who.terms) and over(self.turn, hold) is None:
+                    return False
+        return True
+
+    def _above(self) -> Iterator[LockRecord]:
+        """The records of the locks above this one. Whoever is granted this lock compares them all."""
+        if "/" not in self.lock_key:
+            return
+        entries = [lock_entry(lock_key) for lock_key in ancestors(self.lock_key)]
+        self.turn.require(entries)
+        for entry in entries:
+            found = self.turn.read(entry)
+            if isinstance(found, LockRecord):
+                yield found
+
+    def is_next(self, who: Claimant) -> bool:
+        """Whether nobody who is there to take the lock comes before `who`."""
+        record = self.record
+        if record.offer is not None and record.offer.waiter.who.request == who.request:
+            return True
+        priority = who.terms.priority
+        for waiter in record.queue:
+            if waiter.who.request == who.request:
+                return True
+            if is_there(waiter) and waiter.who.terms.priority >= priority:
+                return False
+        return True
+
+    def hand_over(self, tried: str = "") -> None:
+        """Offer the lock to the first who is there, or to nobody: else a writer would wait for ever.
+
+        One who waits for other locks too can't be offered this one alone; whether all can be had is asked next,
+        unless that was `tried` just now.
+        """
+        record = self.record
+        if record.offer is not None or not record.queue or len(record.holds) >= self.limits.max_holders:
+            return
+        for waiter in record.queue:
+            if is_there(waiter):
+                if self.fits(waiter.who):
+                    if not waiter.who.terms.group:
+                        self.offer(waiter)
+                    elif waiter.who.request != tried:
+                        self.turn.next.append(HandOverAll(waiter.who.terms.group, waiter.who.request))
+                return
+
+    def offer(self, waiter: Waiter) -> None:
+        queue = tuple([other for other in self.record.queue if other is not waiter])
+        self.record = replace(self.record, offer=Offer(waiter, self.now.latest + self.limits.offer_us), queue=queue)
+
+    # --- holds ---
+
+    @property
+    def floor(self) -> int:
+        found = self.turn.read(floor_entry(self.lock_key))
+        return found.token if isinstance(found, Floor) else 0
+
+    def lowest_token(self) -> int:
+        """The token that a grant would get now: above everything that this commit has seen, and not below the clock.
+
+        A record without a token may be one that was forgotten, and then the floor of its shard stands for it.
+        """
+        last = self.record.last_token or self.floor
+        for record in self._above():
+            last = max(last, record.last_token)
+        return max(last + 1, self.now.latest)
+
+    def grant(self, who: Claimant, shared_with: Hold | None = None, token: int = 0) -> Granted | Pending:
+        """Give the lock to `who`: with the token of `shared_with`, with `token`, or with one minted now."""
+        record = self.record
+        now = self.now.latest
+        expires_us, slot, pending = now + who.ttl_us, None, False
+        waited = self.find_waiter(who.request)
+        if who.special is not None:
+            if shared_with is None and who.special.shared and record.holds:
+                shared_with = record.holds[0]  # the group is open: its token serves all who join
+            pending = who.special.hierarchical and shared_with is None
+            expires_us, slot = self._special(who.special, expires_us, pending, shared_with)
+            if who.special.session and waited is None:
+                self.turn.writes[member_entry(who.special.session, who.request, self.lock_key)] = Member(self.lock_key)
+        if shared_with is not None:
+            token = shared_with.token
+        hold = Hold(who, token or self.lowest_token(), now, expires_us, 0, slot, pending)
+        offer, queue = record.offer, record.queue
+        if waited is not None:
+            offer = offer if offer is not None and offer.waiter is not waited else None
+            queue = tuple([waiter for waiter in queue if waiter is not waited])
+        self.record = LockRecord(
+            max(record.last_token, hold.token), (*record.holds, hold), offer, queue, 0,
+            record.closed_until_us, record.closed_below, record.revoked,
+        )  # fmt: skip
+        self.turn.must_land_before(hold.expires_us)
+        if pending:
+            return Pending(hold)
+        self.log("acquired", hold)
+        return Granted(hold)
+
+    def _special(self, terms: Terms, expires_us: int, pending: bool, own: Hold | None) -> tuple[int, int | None]:
+        """When a hold on these terms ends at the latest, and which slot it has."""
+        if pending:
+            expires_us = self.now.latest + self.limits.offer_us
+        if terms.session:
+            session = self.turn.session(terms.session)
+            if session is not None:
+                expires_us = min(expires_us, session.expires_us) if pending else session.expires_us
+        if terms.max_hold_us:
+            expires_us = min(expires_us, self.now.latest + terms.max_hold_us)
+        if not terms.limit:
+            return expires_us, None
+        if own is not None and own.slot is not None:
+            return expires_us, own.slot
+        taken = {hold.slot for hold in self.record.holds}
+        return expires_us, next(slot for slot in range(terms.limit) if slot not in taken)
+
+    def told(self, hold: Hold) -> Hold:
+        """A hold as its owner may know it: under a session it lasts as long as that."""
+        terms = hold.who.special
+        session = self.turn.session(terms.session) if terms is not None and terms.session else None
+        return hold if session is None else hold.until(session.expires_us)
+
+    def end(self, hold: Hold, ending: Ending, at_us: int, reason: str | None = None) -> int:
+        """Take a hold away and remember how; gives how many its owner still has. Nobody was told of a pending one."""
+        record = self.record
+        holds = tuple([other for other in record.holds if other is not hold])
+        left = len([other for other in holds if other.who.owner_id == hold.who.owner_id])
+        who = hold.who
+        closed_until_us, closed_below = record.closed_until_us, record.closed_below
+        if who.special is not None:
+            if who.special.lock_delay_us and ending is not Ending.RELEASED and not hold.pending:
+                closed_until_us = max(closed_until_us, at_us + who.special.lock_delay_us)
+                closed_below = closed_below or who.special.hierarchical
+            if who.special.session:
+                self.turn.writes[member_entry(who.special.session, who.request, self.lock_key)] = None
+        self.record = LockRecord(
+            record.last_token, holds, record.offer, record.queue, record.touched_us, closed_until_us, closed_below,
+            record.revoked if holds else None,
+        )  # fmt: skip
+        if hold.pending:
+            return left
+        until_us = self.now.latest + self.limits.retention_us
+        self.turn.writes[done_entry(self.lock_key, who.request)] = Done(
+            ending, who.lock_token, who.owner_id, who.fingerprint, hold.token, left, until_us, reason
+        )
+        self.log(ending.value, hold, reason)
+        return left
+
+    def put_hold(self, hold: Hold, changed: Hold) -> None:
+        holds = tuple([changed if other is hold else other for other in self.record.holds])
+        self.record = replace(self.record, last_token=max(self.record.last_token, changed.token), holds=holds)
+
+    def past(self, request: str) -> Done | None:
+        """What became of an earlier acquire; also when that was decided a moment ago, in this very turn."""
+        found = self.turn.read(done_entry(self.lock_key, request))
+        return found if isinstance(found, Done) and found.until_us > self.now.earliest else None
+
+    def log(self, kind: str, hold: Hold, reason: str | None = None) -> None:
+        who = hold.who
+        shared = who.special is not None and who.special.shared
+        at_us, since_us = self.now.earliest, hold.granted_us
+        self.turn.events.append(
+            Event(kind, self.lock_key, who.owner_id, hold.token, at_us, reason, shared, hold.slot, since_us)
+        )
+
+    # --- places ---
+
+    def find_waiter(self, request: str) -> Waiter | None:
+        offer = self.record.offer
+        if offer is not None and offer.waiter.who.request == request:
+            return offer.waiter
+        for waiter in self.record.queue:
+            if waiter.who.request == request:
+                return waiter
+        return None
+
+    def put(self, waiter: Waiter, changed: Waiter) -> None:
+        """Write a waiter back where it stands, in the offer or in the queue."""
+        record = self.record
+        if record.offer is not None and record.offer.waiter is waiter:
+            self.record = replace(record, offer=replace(record.offer, waiter=changed))
+        else:
+            queue = tuple([changed if other is waiter else other for other in record.queue])
+            self.record = replace(record, queue=queue)
+
+    def enqueue(self, waiter: Waiter) -> None:
+        who = waiter.who
+        self.record = replace(self.record, queue=queued(self.record.queue, waiter))
+        if who.special is not None and who.special.session:
+            self.turn.writes[member_entry(who.special.session, who.request, self.lock_key)] = Member(self.lock_key)
+        self.turn.events.append(Event("queued", self.lock_key, who.owner_id, 0, self.now.earliest))
+
+    def remove(self, waiter: Waiter) -> None:
+        """Take a place away, and an offer with it."""
+        record = self.record
+        who = waiter.who
+        if record.offer is not None and record.offer.waiter is waiter:
+            self.record = replace(record, offer=None)
+        else:
+            self.record = replace(record, queue=tuple([other for other in record.queue if other is not waiter]))
+        if who.special is not None and who.special.session:
+            self.turn.writes[member_entry(who.special.session, who.request, self.lock_key)] = None
+
+    def give_back(self, changed: Waiter | None = None) -> None:
+        """Take an offer back; its waiter stands in front again, though behind those of a higher priority."""
+        offer = self.record.offer
+        if offer is not None:
+            queue = queued(self.record.queue, changed or offer.waiter, first=True)
+            self.record = replace(self.record, offer=None, queue=queue)
+
+    # --- the end ---
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything happened to the record in this turn."""
+        return self.record is not self._before
+
+    def write(self) -> None:
+        entry = lock_entry(self.lock_key)
+        if entry in self.turn.writes or self.record is self._before:
+            return
+        record = self.record
+        closed = record.closed_until_us > self.now.earliest
+        self.turn.writes[entry] = LockRecord(
+            record.last_token, record.holds, record.offer, record.queue, self.now.earliest,
+            record.closed_until_us if closed else 0, record.closed_below and closed, record.revoked,
+        )  # fmt: skip
+
+
+def queued(queue: tuple[Waiter, ...], waiter: Waiter, *, first: bool = False) -> tuple[Waiter, ...]:
+    """Behind all of the same or a higher priority; `first`: before those of the same."""
+    place = len(queue)
+    priority = waiter.who.terms.priority
+    while place and (
+        queue[place - 1].who.terms.priority < priority or (first and queue[place - 1].who.terms.priority == priority)
+    ):
+        place -= 1
+    return (*queue[:place], waiter, *queue[place:])

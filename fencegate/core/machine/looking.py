@@ -1,0 +1,65 @@
+"""What whoever only looks at records may say of them: who holds a lock now, and when time will change it."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from fencegate.core.machine.lock import ends_us, excludes, over
+from fencegate.core.machine.turn import Turn
+from fencegate.core.model import DEFAULT_LIMITS, Claimant, Hold, LockRecord, Record, session_entry
+from fencegate.core.ports import Interval
+
+Sessions = Mapping[str, Record | None]
+"""Session entries, as they were loaded."""
+
+
+class Below(NamedTuple):
+    """What a hierarchical lock finds below itself."""
+
+    highest: int
+    """The highest token there."""
+    holder: str | None
+    """Somebody who holds a lock there; None when nobody does."""
+
+
+def sessions_of(record: LockRecord) -> set[str]:
+    """The entries of the sessions that this record's holds live by."""
+    return {
+        session_entry(hold.who.special.session)
+        for hold in record.holds
+        if hold.who.special and hold.who.special.session
+    }
+
+
+def live_holds(record: LockRecord, now: Interval, sessions: Sessions) -> list[Hold]:
+    """The holds that count now, each with the end that is known of it; `sessions` has those of `sessions_of`."""
+    turn = Turn(sessions, now, DEFAULT_LIMITS)
+    return [_told(turn, hold) for hold in record.holds if not hold.pending and over(turn, hold) is None]
+
+
+def _told(turn: Turn, hold: Hold) -> Hold:
+    session = turn.session(hold.who.terms.session) if hold.who.terms.session else None
+    return hold if session is None else hold.until(session.expires_us)
+
+
+def look_below(records: Iterable[LockRecord], who: Claimant, now: Interval, sessions: Sessions) -> Below:
+    """Whether a hierarchical lock may be confirmed over these, and above which token."""
+    turn = Turn(sessions, now, DEFAULT_LIMITS)
+    highest, holder = 0, None
+    for record in records:
+        highest = max(highest, record.last_token)
+        for hold in record.holds:
+            if excludes(hold, who.terms) and over(turn, hold) is None:
+                holder = hold.who.owner_id
+    return Below(highest, holder)
+
+
+def wakes_at(record: LockRecord) -> int | None:
+    """When time alone next changes something that others should hear of: a lease or an offer ends."""
+    times = [end_us for hold in record.holds if (end_us := ends_us(hold)) is not None]
+    if record.revoked is not None:
+        times.append(record.revoked.at_us)
+    if record.offer is not None:
+        times.append(record.offer.until_us)
+    elif record.closed_until_us and record.queue:
+        times.append(record.closed_until_us)
+    return min(times, default=None)

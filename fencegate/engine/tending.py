@@ -1,0 +1,286 @@
+"""What a replica does unasked: end what ran out, hear what others commit, free what sessions held, clean up."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+
+from fencegate.clock import Clock
+from fencegate.core.commands import (
+    Acquire,
+    AcquireAll,
+    Command,
+    Drop,
+    Expire,
+    ExpireSession,
+    Forget,
+    ForgetSession,
+    Outcome,
+    Refused,
+)
+from fencegate.core.errors import FencegateError, StoreUnavailable
+from fencegate.core.machine import wakes_at
+from fencegate.core.model import (
+    LOCKS,
+    MEMBERS,
+    SESSIONS,
+    Ending,
+    Limits,
+    LockRecord,
+    Member,
+    Record,
+    Session,
+    lock_entry,
+    members_of,
+)
+from fencegate.core.ports import Store, Unavailable
+from fencegate.engine.codec import decode, decode_line
+from fencegate.engine.fold import Fold
+from fencegate.engine.lane import Lane
+from fencegate.engine.lanes import Lanes
+from fencegate.engine.timer import Alarms
+from fencegate.engine.wakes import Wakes
+from fencegate.loop import running_loop
+
+LOOK_AGAIN_US = 1_000_000
+SWEEP_EVERY_S = 300.0
+PAGE = 500
+FREED_AT_ONCE = 64
+
+log = logging.getLogger("fencegate.engine")
+
+
+class Tending:
+    """See the head of this file. Its alarms are by entry, of locks and of sessions."""
+
+    def __init__(self, store: Store, clock: Clock, limits: Limits, replica: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._limits = limits
+        self._replica = replica
+        self.lanes = Lanes(store, clock, limits, replica, self._noticed)
+        self.wakes = Wakes()
+        self._alarms = Alarms(clock, self._ring)
+        self._work: set[asyncio.Task[None]] = set()
+        self._watches: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._watches = [loop.create_task(self._follow()), loop.create_task(self._sweep())]
+
+    async def stop(self) -> None:
+        """Begin nothing more by itself."""
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+        self._alarms.close()
+
+    async def finished(self) -> None:
+        """Return when what was begun is done."""
+        while self._work:
+            await asyncio.wait(self._work)
+        await self.lanes.drained()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = running_loop().create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def quietly(self, command: Command) -> None:
+        """Have it done; if it can't be, look again a little later."""
+        outcome = await self.lanes.ask(command)
+        if isinstance(outcome, Refused):
+            log.warning("%s failed: %s", type(command).__name__, outcome.error)
+            for entry in command.at:
+                self._alarms.set(entry, self._clock.now_us() + LOOK_AGAIN_US)
+
+    async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Record]]:
+        """Entries by name, decoded."""
+        try:
+            rows = await self._store.scan(prefix, after, limit)
+        except Unavailable as error:
+            raise StoreUnavailable(str(error)) from None
+        return [(entry, decode(entry, value)[0]) for entry, (_, value) in rows]
+
+    # --- time ---
+
+    def _ring(self, entry: str) -> None:
+        known = self.lanes.known.get(entry)
+        record = known.record if known is not None else None
+        if isinstance(record, Session) and record.ended is not None:
+            self.spawn(self.free(entry.removeprefix(SESSIONS)))
+            return
+        at_us = _wakes_at(record) if known is not None else 0
+        if at_us is None:
+            return
+        if at_us > self._clock.now_us():
+            self._alarms.set(entry, at_us)
+        elif entry.startswith(SESSIONS):
+            self.spawn(self.quietly(ExpireSession(entry.removeprefix(SESSIONS))))
+        else:
+            self.spawn(self.quietly(Expire(entry.removeprefix(LOCKS))))
+
+    def _set_alarm(self, entry: str, record: Record | None) -> None:
+        at_us = _wakes_at(record)
+        if at_us is not None:
+            self._alarms.set(entry, at_us)
+
+    # --- what was looked at, or changed, here ---
+
+    def _noticed(self, lane: Lane, result: Fold | None) -> None:
+        """Know when time will change it, and see to those who wait for it here."""
+        if result is None:
+            if lane.waiting:  # what was lost may have concerned them
+                self._alarms.set(lane.entry, self._clock.now_us() + LOOK_AGAIN_US)
+            return
+        known = self.lanes.known.get(lane.entry)
+        record = known.record if known is not None else None
+        self._set_alarm(lane.entry, record)
+        for command in result.next:
+            self.spawn(self.quietly(command))
+        result.next.clear()
+        if len(result.seen) > 1 or len(result.writes) > 1 or isinstance(record, Session):
+            self._noticed_beside(lane, result)
+        if self.wakes and lane.entry in result.writes:
+            self._changed(lane.entry.removeprefix(LOCKS))
+        if lane.waiting:
+            self._ask_again(lane, record if isinstance(record, LockRecord) else LockRecord())
+
+    def _noticed_beside(self, lane: Lane, result: Fold) -> None:
+        """What was seen beside a lock decides about those who wait for it; and a session may have ended on the way."""
+        if lane.waiting:
+            for entry, known in result.seen.items():
+                if entry != lane.entry and entry not in result.writes:
+                    self._set_alarm(entry, known.record)
+        for entry, record in result.writes.items():
+            if isinstance(record, Session) and record.ended is Ending.EXPIRED:  # else whoever ended it does this
+                self.spawn(self.free(entry.removeprefix(SESSIONS)))
+
+    def _ask_again(self, lane: Lane, record: LockRecord) -> None:
+        """Queue again whoever stood here and does so no more: the place was lost, its replica thought dead, or the
+        lock given to it by another, or by a commit whose answer was lost."""
+        standing = {attempt for waiter in record.queue if not waiter.suspect_us for attempt in waiter.attempts}
+        if record.offer is not None:
+            standing.update(record.offer.waiter.attempts)
+        standing.update(command.attempt for command, _ in lane.asked if isinstance(command, Acquire))
+        for polls in lane.waiting.values():
+            for poll in polls.values():
+                if poll.queued and not poll.asking and not poll.granted.done() and poll.attempt not in standing:
+                    poll.asking = True
+                    if isinstance(poll.command, AcquireAll):
+                        running_loop().call_soon(self.lanes.ask, poll.command)
+                    else:
+                        lane.asked.append((poll.command, running_loop().create_future()))
+
+    # --- what was changed elsewhere ---
+
+    async def _follow(self) -> None:
+        """Hear what other replicas commit, and look at the locks that somebody here waits for."""
+        while True:
+            try:
+                async for changes in self._store.changes(None):
+                    if changes.reset:
+                        self._wake_all()
+                        continue
+                    for entry in {line.key for line in changes.entries if self._is_foreign(line.key, line.event)}:
+                        self._changed_elsewhere(entry.removeprefix(LOCKS))
+            except Unavailable as error:
+                log.warning("the change stream broke: %s", error)
+                await asyncio.sleep(0.2)
+                self._wake_all()
+
+    def _is_foreign(self, entry: str, line: bytes) -> bool:
+        lane = self.lanes.get(entry)
+        concerns = self.wakes or (lane is not None and lane.waiting)
+        return bool(concerns) and decode_line(line).replica != self._replica
+
+    def _changed_elsewhere(self, lock_key: str) -> None:
+        lane = self.lanes.get(lock_entry(lock_key))
+        if lane is not None and lane.waiting:
+            self._wake([lock_key])
+        if self.wakes:
+            self.lanes.known.forget([lock_entry(lock_key)])
+            self._changed(lock_key)
+
+    def _changed(self, lock_key: str) -> None:
+        """A lock changed, here or elsewhere: tell those above and below it."""
+        self.wakes.changed(lock_key)
+        self._wake(self.wakes.below(lock_key))
+
+    def _wake_all(self) -> None:
+        self._wake([lane.entry.removeprefix(LOCKS) for lane in self.lanes.waited_for()])
+        self.wakes.everything_changed()
+
+    def _wake(self, keys: Iterable[str]) -> None:
+        for lock_key in keys:
+            self.lanes.known.forget([lock_entry(lock_key)])
+            self.spawn(self.quietly(Expire(lock_key)))
+
+    # --- sessions ---
+
+    async def free(self, session_id: str) -> None:
+        """Let go of everything that a session held, which has ended; and of its places."""
+        prefix = members_of(session_id)
+        after = ""
+        try:
+            while page := await self.scan(prefix, after, PAGE):
+                drops = [_drop(entry, record) for entry, record in page if isinstance(record, Member)]
+                for start in range(0, len(drops), FREED_AT_ONCE):
+                    futures: list[asyncio.Future[Outcome]] = [
+                        self.lanes.ask(drop) for drop in drops[start : start + FREED_AT_ONCE]
+                    ]
+                    outcomes = await asyncio.gather(*futures)
+                    for outcome in outcomes:
+                        if isinstance(outcome, Refused):
+                            raise outcome.error
+                after = page[-1][0]
+        except FencegateError as error:
+            log.warning("not all locks of a session that ended could be freed yet: %s", error)
+            self._alarms.set(SESSIONS + session_id, self._clock.now_us() + LOOK_AGAIN_US)
+
+    # --- cleaning up ---
+
+    async def _sweep(self) -> None:
+        """At start, set the alarms of what is held; from time to time, forget records that are idle."""
+        while True:
+            try:
+                await self._sweep_over(LOCKS)
+                await self._sweep_over(SESSIONS)
+            except FencegateError as error:
+                log.warning("the sweep over the locks failed: %s", error)
+            await asyncio.sleep(SWEEP_EVERY_S)
+
+    async def _sweep_over(self, prefix: str) -> None:
+        after = ""
+        while page := await self.scan(prefix, after, PAGE):
+            for entry, record in page:
+                if isinstance(record, Session):
+                    await self._sweep_session(entry, record)
+                elif isinstance(record, LockRecord):
+                    self._set_alarm(entry, record)
+                    if record.touched_us + self._limits.idle_us < self.lanes.now().earliest and not record.holds:
+                        await self.quietly(Forget(entry.removeprefix(LOCKS)))
+            after = page[-1][0]
+            await asyncio.sleep(0.01)
+
+    async def _sweep_session(self, entry: str, session: Session) -> None:
+        session_id = entry.removeprefix(SESSIONS)
+        if session.ended is None:
+            self._set_alarm(entry, session)
+        elif await self.scan(members_of(session_id), "", 1):
+            await self.free(session_id)
+        elif session.ended_us + self._limits.retention_us < self.lanes.now().earliest:
+            await self.quietly(ForgetSession(session_id))
+
+
+def _wakes_at(record: Record | None) -> int | None:
+    if isinstance(record, LockRecord):
+        return wakes_at(record)
+    if isinstance(record, Session) and record.ended is None:
+        return record.expires_us
+    return None
+
+
+def _drop(entry: str, member: Member) -> Drop:
+    session_id, request, _ = entry.removeprefix(MEMBERS).split("/", 2)
+    return Drop(member.lock_key, session_id, request)

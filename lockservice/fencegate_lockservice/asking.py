@@ -1,0 +1,171 @@
+"""From the bodies of the calls to the commands of the state machine."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import blake2b
+
+import msgspec
+
+from fencegate.clock import Clock
+from fencegate.core.commands import Acquire, AcquireAll, Release, ReleaseAll, Renew, RenewAll
+from fencegate.core.errors import InvalidInput, SessionNotFound
+from fencegate.core.model import MAX_DEPTH, Claimant, Terms
+from fencegate.core.names import check_lock_key, check_text
+from fencegate_lockservice.bodies import (
+    AcquireBody,
+    HeldLock,
+    MultiAcquireBody,
+    MultiReleaseBody,
+    MultiRenewBody,
+)
+
+DEFAULT_WAIT_MS = 30_000
+MAX_METADATA_BYTES = 4096
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+def wait_ms_of(asked: AcquireBody | MultiAcquireBody) -> int:
+    """How long to wait; 0: not at all."""
+    wait = asked.wait if asked.wait is not None else asked.waitMillis is not None
+    if not wait:
+        return 0
+    return DEFAULT_WAIT_MS if asked.waitMillis is None else asked.waitMillis
+
+
+class Asking:
+    """Makes commands, each with ids of its own, in the name of one replica."""
+
+    def __init__(self, clock: Clock, replica: str, lock_delay_us: int) -> None:
+        self._clock = clock
+        self._replica = replica
+        self._lock_delay_us = lock_delay_us
+
+    def acquire(self, lock_key: str, asked: AcquireBody, wait: bool) -> Acquire:
+        check_lock_key(lock_key)
+        _check(asked)
+        who = self._claimant(asked, self._terms(lock_key, asked))
+        attempt = self._clock.random_id(4) if wait else ""
+        return Acquire(lock_key, who, self._replica, attempt, wait, asked.requestId is not None, asked.reentrant)
+
+    def acquire_all(self, asked: MultiAcquireBody, wait: bool) -> AcquireAll:
+        for lock in asked.locks:
+            check_lock_key(lock.lockKey)
+        modes = {lock.lockKey: lock.mode for lock in asked.locks}
+        if len(modes) < len(asked.locks):
+            raise InvalidInput("locks", "each lock key may be named once")
+        _check(asked)
+        keys = tuple(sorted(modes))
+        attempt = self._clock.random_id(4) if wait else ""
+        who = self._claimant(asked, None)
+        common = Terms(
+            priority=asked.priority,
+            lock_delay_us=self._lock_delay(asked),
+            max_hold_us=(asked.maxHoldMillis or 0) * 1000,
+            group=keys,
+            session=asked.sessionId or "",
+        )
+        named = asked.requestId is not None
+        parts = []
+        for key in keys:
+            special = replace(common, shared=modes[key] == "shared")
+            parts.append(Acquire(key, replace(who, special=special), self._replica, attempt, wait, named))
+        return AcquireAll(tuple(parts))
+
+    def _claimant(self, asked: AcquireBody | MultiAcquireBody, terms: Terms | None) -> Claimant:
+        clock = self._clock
+        if asked.requestId is None:
+            # In the order of time, so that what stores keep of them lies side by side on the disk.
+            request, fingerprint = f"{clock.now_us():014x}{clock.random_id(6)}", ""
+        else:
+            request, fingerprint = _digest(asked.requestId.encode()), _fingerprint(asked)
+        nameless = "" if asked.sessionId else f"anonymous-{clock.random_id(6)}"  # a session has an owner
+        return Claimant(
+            request=request,
+            lock_token=f"{request}.{clock.random_id(16)}",
+            owner_id=asked.ownerId or nameless,
+            ttl_us=asked.ttlMillis * 1000,
+            fingerprint=fingerprint,
+            metadata=asked.metadata,
+            special=terms,
+        )
+
+    def _lock_delay(self, asked: AcquireBody | MultiAcquireBody) -> int:
+        return self._lock_delay_us if asked.lockDelayMillis is None else asked.lockDelayMillis * 1000
+
+    def _terms(self, lock_key: str, asked: AcquireBody) -> Terms | None:
+        """What is special about this acquire; None for a plain one, which is most of them."""
+        terms = Terms(
+            shared=asked.mode == "shared",
+            limit=asked.limit or 0,
+            priority=asked.priority,
+            lock_delay_us=self._lock_delay(asked),
+            max_hold_us=(asked.maxHoldMillis or 0) * 1000,
+            session=asked.sessionId or "",
+            hierarchical=asked.hierarchical,
+        )
+        if terms == _PLAIN:
+            return None
+        if terms.limit and terms.shared:
+            raise InvalidInput("limit", "goes with mode exclusive: a permit is held by one")
+        if terms.hierarchical and (terms.shared or terms.limit):
+            raise InvalidInput("hierarchical", "goes with mode exclusive, and without a limit")
+        if terms.hierarchical and lock_key.count("/") >= MAX_DEPTH:
+            raise InvalidInput("hierarchical", f"goes with keys of at most {MAX_DEPTH} parts between slashes")
+        return terms
+
+
+_PLAIN = Terms()
+
+
+def renew_all(asked: MultiRenewBody) -> RenewAll:
+    ttl_us = asked.ttlMillis * 1000 if asked.ttlMillis is not None else None
+    held = _held(asked.locks, asked.lockToken)
+    return RenewAll(tuple(Renew(key, token, asked.ownerId, ttl_us) for key, token in held))
+
+
+def release_all(asked: MultiReleaseBody) -> ReleaseAll:
+    return ReleaseAll(tuple(Release(key, token, asked.ownerId) for key, token in _held(asked.locks, asked.lockToken)))
+
+
+def _held(locks: Sequence[HeldLock], lock_token: str | None) -> list[tuple[str, str]]:
+    """Each lock with its token, in the order of the keys."""
+    found: dict[str, str] = {}
+    for lock in locks:
+        token = lock.lockToken or lock_token
+        if token is None:
+            raise InvalidInput("lockToken", "must be given, for each lock or for all")
+        if check_lock_key(lock.lockKey) in found:
+            raise InvalidInput("locks", "each lock key may be named once")
+        found[lock.lockKey] = token
+    return sorted(found.items())
+
+
+def check_session_id(session_id: str) -> str:
+    """Ids are ours, of letters and digits: nothing else is a session."""
+    if not (session_id.isascii() and session_id.isalnum() and len(session_id) <= 64):
+        raise SessionNotFound("there is no such session; open one")
+    return session_id
+
+
+def _check(asked: AcquireBody | MultiAcquireBody) -> None:
+    if asked.ownerId is not None:
+        check_text("ownerId", asked.ownerId)
+    if asked.requestId is not None:
+        check_text("requestId", asked.requestId)
+    if asked.sessionId is not None:
+        check_session_id(asked.sessionId)
+    if asked.metadata is not None and len(_encode(asked.metadata)) > MAX_METADATA_BYTES:
+        raise InvalidInput("metadata", f"must be at most {MAX_METADATA_BYTES} bytes of JSON")
+
+
+def _digest(data: bytes) -> str:
+    return blake2b(data, digest_size=12).hexdigest()
+
+
+def _fingerprint(asked: AcquireBody | MultiAcquireBody) -> str:
+    """Tells a repeat from another request; how long one is willing to wait is not part of it."""
+    body = msgspec.structs.asdict(asked)
+    for waiting in ("wait", "waitMillis", "requestId"):
+        del body[waiting]
+    return _digest(_encode(body))
