@@ -14,7 +14,8 @@ from fencegate.core.ports import Changes, LogEntry
 from fencegate.loop import running_loop
 
 TAIL = 20_000
-PAGE = 1_000
+PAGE = 250
+"""How much is read at once: whoever is slow holds on to that much."""
 
 _revision = attrgetter("revision")
 

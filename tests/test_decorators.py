@@ -12,9 +12,9 @@ import pytest
 
 from fencegate import FencegateError, InvalidInput, Lease, LockHeld, LockLost, Locks, connect, sync
 from tests.child import Child
+from tests.eventually import PATIENCE_S, eventually
 from tests.servers import Server
 
-PATIENCE_S = 30.0
 LONG_TTL_S = 300.0
 
 
@@ -49,17 +49,11 @@ def key(request: pytest.FixtureRequest) -> str:
     return f"deco:{request.node.name}"
 
 
-def wait_for(seen: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not seen():
-        assert time.monotonic() < end, "it was not to be seen in time"
-        time.sleep(0.02)
-
-
 async def until_waiting(locks: Locks, key: str) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not (await locks.status(key)).get("waiters"):
-            await asyncio.sleep(0.02)
+    async def waits() -> bool:
+        return bool((await locks.status(key)).get("waiters"))
+
+    await eventually(waits)
 
 
 def test_once_runs_for_one_caller_and_others_skip(face: Locks | sync.Locks, url: str, key: str) -> None:
@@ -355,6 +349,18 @@ def test_what_would_run_after_the_release_is_refused() -> None:
     with pytest.raises(TypeError, match="coroutine"):
         start()
     locks.close()
+
+
+def test_terms_that_make_no_sense_for_every_call_are_refused_when_decorating() -> None:
+    locks = connect("memory://")
+    with pytest.raises(InvalidInput, match="wait"):
+        locks.once("a", wait=5)
+    with pytest.raises(InvalidInput, match="request_id"):
+        locks.guarded("a", request_id="r")
+    with pytest.raises(InvalidInput, match="ttl"):
+        locks.guarded("a", ttl=0)
+    with pytest.raises(TypeError, match="tll"):
+        sync.connect("memory://").guarded("a", tll=5)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("keep", [0, -1, 0.5, 4000, float("nan"), "10"])

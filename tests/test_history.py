@@ -85,6 +85,26 @@ def test_a_lease_that_ran_out_is_told_as_expired(http: httpx.Client) -> None:
     assert expired["endedAt"] >= expired["acquiredAt"] + 1000
 
 
+def test_locks_of_a_session_and_locks_held_together_are_told_one_by_one(http: httpx.Client) -> None:
+    session = http.post("/v1/sessions", json={"ownerId": "s"}).json()["sessionId"]
+    for lock_key in ("history:session:a", "history:session:b"):
+        acquire(http, lock_key, sessionId=session)
+        assert [hold["ending"] for hold in history(http, lock_key)["history"]] == [None]
+    http.delete(f"/v1/sessions/{session}").raise_for_status()
+    for lock_key in ("history:session:a", "history:session:b"):
+        until(lambda lock_key=lock_key: all(h["ending"] for h in history(http, lock_key)["history"]))  # type: ignore[misc]
+        (ended,) = history(http, lock_key)["history"]
+        assert (ended["ownerId"], ended["ending"]) == ("s", "released")
+    both = [{"lockKey": "history:multi:a"}, {"lockKey": "history:multi:b", "mode": "shared"}]
+    grants = http.post("/v1/multi/acquire", json={"locks": both, "ownerId": "m"}).json()["locks"]
+    body = {"locks": [{"lockKey": lock["lockKey"]} for lock in both], "lockToken": grants[0]["lockToken"]}
+    http.post("/v1/multi/release", json=body).raise_for_status()
+    for grant in grants:
+        (ended,) = history(http, grant["lockKey"])["history"]
+        assert (ended["ownerId"], ended["fencingToken"]) == ("m", grant["fencingToken"])
+        assert (ended["mode"], ended["ending"]) == (grant["mode"], "released")
+
+
 def test_shared_holds_and_permits_are_told_apart(http: httpx.Client) -> None:
     readers = [acquire(http, "history:shared", ownerId="r", mode="shared") for _ in range(2)]
     release(http, "history:shared", readers[0])
@@ -131,7 +151,7 @@ def test_one_lock_is_not_told_of_another_whose_key_it_begins_with(http: httpx.Cl
 
 
 def test_a_lock_that_nobody_ever_held_has_an_empty_history(http: httpx.Client) -> None:
-    empty = {"lockKey": "history:never", "history": [], "nextCursor": None, "complete": True}
+    empty: Json = {"lockKey": "history:never", "history": [], "nextCursor": None, "complete": True}
     assert history(http, "history:never") == empty
 
 

@@ -1,23 +1,22 @@
 """Leader election: one leader at a time, handed over at once by a clean stop, refused by the gateway once deposed."""
 
 import asyncio
+import contextlib
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, closing
 from pathlib import Path
 
 import httpx
 import pytest
 
-from fencegate import InvalidInput, LockHeld, LockLost, Locks, connect, sync
-from fencegate.client.leader import Term
-from fencegate.client.observer import Following, Leader, Observer
-from fencegate.core.token import Token
+from fencegate import InvalidInput, Leader, LockHeld, LockLost, Locks, Observer, Term, Token, connect, sync
+from fencegate.client.background import background
+from fencegate.client.observer import Following
 from tests.child import Child
-from tests.servers import Server
+from tests.eventually import PATIENCE_S, eventually, eventually_sync
+from tests.servers import MakeServer, Server
 
-PATIENCE_S = 30.0
 LONG_TTL_S = 300.0
 """Longer than any test waits: only a release can explain that the lock changed hands."""
 
@@ -53,17 +52,11 @@ def name(request: pytest.FixtureRequest) -> str:
     return f"leader:{request.node.name}"
 
 
-async def until_waiting(locks: Locks, name: str, waiters: int = 1) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while (await locks.status(name)).get("waiters", 0) < waiters:
-            await asyncio.sleep(0.02)
+async def until_waiting(locks: Locks, name: str) -> None:
+    async def waits() -> bool:
+        return bool((await locks.status(name)).get("waiters"))
 
-
-def wait_for(seen: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not seen():
-        assert time.monotonic() < end, "it was not to be seen in time"
-        time.sleep(0.02)
+    await eventually(waits)
 
 
 async def next_of(following: Observer) -> Leader | None:
@@ -244,6 +237,77 @@ async def test_observers_are_told_of_a_deposed_leader(locks: Locks, rival: Locks
                 assert await next_of(following) is None
 
 
+class Line:
+    """A line to a server that can be cut, and mended."""
+
+    def __init__(self, server: Server) -> None:
+        self._upstream = httpx.URL(server.url)
+        self._ends: set[asyncio.StreamWriter] = set()
+        self._is_cut = False
+        self.cut_off = 0
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            self.cut_off += 1
+            writer.close()
+            return
+        far_reader, far_writer = await asyncio.open_connection(self._upstream.host, self._upstream.port)
+        self._ends |= {writer, far_writer}
+        await asyncio.gather(_pipe(reader, far_writer), _pipe(far_reader, writer))
+        self._ends -= {writer, far_writer}
+
+    def cut(self) -> None:
+        self._is_cut = True
+        for end in self._ends:
+            end.close()
+
+    def mend(self) -> None:
+        self._is_cut = False
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+async def test_an_observer_hears_of_every_leader_who_came_and_went_while_its_line_was_cut(
+    server: Server, name: str
+) -> None:
+    line = Line(server)
+    async with await asyncio.start_server(line.carry, "127.0.0.1", 0) as listener, connect(server.url) as locks:
+        port = listener.sockets[0].getsockname()[1]
+        async with connect(f"http://127.0.0.1:{port}") as far, far.observe(name) as following:
+            tokens, seen = [], []
+            for number in range(6):
+                if number == 2:
+                    line.cut()
+                    waiting = asyncio.create_task(the_next_leader(following))
+                    await eventually(lambda: line.cut_off > 0)  # it has come back in vain
+                async with locks.lead(name) as term:
+                    tokens.append(term.token)
+                    if number < 2:
+                        seen.append(await the_next_leader(following))
+            line.mend()
+            seen.append(await waiting)
+            seen += [await the_next_leader(following) for _ in range(3)]
+            assert await next_of(following) is None
+    assert [leader.token for leader in seen] == tokens
+
+
+async def test_a_wait_for_news_may_be_cancelled_and_taken_up_again(locks: Locks, rival: Locks, name: str) -> None:
+    async with rival.observe(name) as following:
+        assert await next_of(following) is None
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await anext(following)
+        async with locks.lead(name) as term:
+            assert (await the_next_leader(following)).token == term.token
+
+
 def test_an_observer_never_goes_back_to_an_older_leader() -> None:
     following = Following()
     old, new = Leader("a", Token(7)), Leader("b", Token(8))
@@ -271,7 +335,7 @@ def test_without_await_a_candidate_is_elected_deposed_and_stands_again(
             if len(told) > 1:
                 break
             rival.force_release(name, "test")
-        wait_for(lambda: len(told) == 3)
+        eventually_sync(lambda: len(told) == 3)
         (_, first), (_, second) = sorted({("elected", token) for _, token in told})
         assert sorted(told) == [("deposed", first), ("elected", first), ("elected", second)]
         assert first < second
@@ -296,11 +360,36 @@ def test_without_await_a_waiting_candidate_is_elected_when_the_leader_stops(
     thread = threading.Thread(target=stand)
     with blocking.lead(name, ttl=LONG_TTL_S) as term:
         thread.start()
-        wait_for(lambda: blocking.status(name)["waiters"])
+        eventually_sync(lambda: blocking.status(name)["waiters"] > 0)
         assert tokens == []
     thread.join(PATIENCE_S)
     assert len(tokens) == 1
     assert tokens[0] > term.token
+
+
+def test_without_await_an_observer_is_closed_from_another_thread(blocking: sync.Locks, name: str) -> None:
+    seen: list[Leader | None] = []
+    with blocking.observe(name) as following:
+        thread = threading.Thread(target=lambda: seen.extend(following))
+        thread.start()
+        eventually_sync(lambda: seen == [None])
+        following.close()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def test_a_loop_of_terms_that_is_dropped_on_the_thread_that_renews_hands_over(
+    blocking: sync.Locks, url: str, name: str
+) -> None:
+    kept = [blocking.terms(name, ttl=LONG_TTL_S)]
+    token = next(kept[0]).token
+
+    async def drop() -> None:
+        kept.clear()  # as the garbage collector may, on whichever thread it runs
+
+    background().run(drop())
+    with sync.connect(url) as rival, rival.lead(name, wait=PATIENCE_S) as term:
+        assert term.token > token
 
 
 def test_without_await_a_lost_term_is_seen_by_a_waiting_thread(blocking: sync.Locks, name: str) -> None:
@@ -309,12 +398,29 @@ def test_without_await_a_lost_term_is_seen_by_a_waiting_thread(blocking: sync.Lo
         assert term.lost.wait(PATIENCE_S)
 
 
+async def test_a_candidate_stands_while_the_lock_service_is_away(make_server: MakeServer) -> None:
+    first = make_server()
+    first.kill()
+    async with connect(first.url, timeout=1) as locks:
+        standing = asyncio.create_task(locks.lead("a").__aenter__())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await asyncio.shield(standing)
+        make_server(listen=first.url.removeprefix("http://"))
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await standing).led
+
+
 def test_a_bad_candidacy_is_refused_before_it_stands() -> None:
     locks = connect("memory://")
     with pytest.raises(InvalidInput):
         locks.lead("a", ttl=0)
     with pytest.raises(InvalidInput):
         locks.lead("", ttl=5)
+    with pytest.raises(TypeError, match="tll"):
+        locks.lead("a", tll=5)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="request_id"):
+        sync.connect("memory://").lead("a", request_id="r")  # type: ignore[call-arg]
 
 
 LEADER = """

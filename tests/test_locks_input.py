@@ -142,12 +142,37 @@ def test_a_bad_parameter_of_the_list_is_named(http: httpx.Client, query: str) ->
     assert answer.json()["field"] in query or answer.json()["field"] == "nope"
 
 
-@pytest.mark.parametrize("feature", [{"sessionId": "s"}, {"hierarchical": True}])
-def test_what_is_not_there_yet_is_said_and_not_ignored(http: httpx.Client, feature: dict[str, Any]) -> None:
-    answer = http.post("/v1/locks/input:never/acquire", json=feature)
-    assert (answer.status_code, answer.json()["error"]) == (501, "NOT_SUPPORTED_BY_STORE")
-    assert answer.json()["feature"] in feature
-    assert answer.json()["store"] == "sqlite"
+@pytest.mark.parametrize(
+    ("path", "body", "error"),
+    [
+        ("locks/input:never/acquire", {"hierarchical": True, "mode": "shared"}, "INVALID_HIERARCHICAL"),
+        ("locks/input:never/acquire", {"hierarchical": True, "limit": 2}, "INVALID_HIERARCHICAL"),
+        ("locks/" + "a/" * 16 + "b/acquire", {"hierarchical": True}, "INVALID_HIERARCHICAL"),
+        ("locks/input:never/acquire", {"sessionId": "../x"}, "SESSION_NOT_FOUND"),
+        ("locks/input:never/acquire", {"sessionId": "abc123"}, "SESSION_NOT_FOUND"),
+        ("locks/input:never/force-release", {"reason": "r", "graceMillis": -1}, "INVALID_GRACE_MILLIS"),
+        ("multi/acquire", {}, "INVALID_LOCKS"),
+        ("multi/acquire", {"locks": []}, "INVALID_LOCKS"),
+        ("multi/acquire", {"locks": [{"lockKey": f"k{n}"} for n in range(65)]}, "INVALID_LOCKS"),
+        ("multi/acquire", {"locks": [{"lockKey": "k"}, {"lockKey": "k"}]}, "INVALID_LOCKS"),
+        ("multi/acquire", {"locks": [{"lockKey": "k", "mode": "both"}]}, "INVALID_MODE"),
+        ("multi/acquire", {"locks": [{"lockKey": "a\u0000"}]}, "INVALID_LOCK_KEY"),
+        ("multi/acquire", {"locks": [{"lockKey": "k"}], "hierarchical": True}, "INVALID_HIERARCHICAL"),
+        ("multi/renew", {"locks": [{"lockKey": "k"}]}, "INVALID_LOCK_TOKEN"),
+        ("multi/release", {"locks": [{"lockKey": "k"}]}, "INVALID_LOCK_TOKEN"),
+        ("sessions", {"ttlMillis": 1}, "INVALID_TTL_MILLIS"),
+        ("sessions", {"ttl": 1000}, "INVALID_TTL"),
+        ("sessions", {"ownerId": ""}, "INVALID_OWNER_ID"),
+        ("sessions/%2e%2e/renew", {}, "SESSION_NOT_FOUND"),
+        ("sessions/nobody/renew", {}, "SESSION_NOT_FOUND"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(
+    http: httpx.Client, path: str, body: dict[str, Any], error: str
+) -> None:
+    answer = http.post(f"/v1/{path}", json=body)
+    assert answer.json()["error"] == error
+    assert answer.status_code == (404 if error == "SESSION_NOT_FOUND" else 422)
 
 
 @pytest.mark.parametrize(("method", "path"), [("PUT", "/v1/locks/x"), ("DELETE", "/v1/locks"), ("GET", "/v1/acquire")])

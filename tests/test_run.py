@@ -284,6 +284,19 @@ def test_a_forced_release_ends_the_command(start: StartRun, http: httpx.Client) 
     assert is_gone(command)
 
 
+def test_a_lock_that_is_asked_back_politely_ends_the_command_and_is_given_back_before_it_is_taken(
+    start: StartRun, http: httpx.Client
+) -> None:
+    run = start("run:asked", "--ttl", "3s", *sh(STAYS))
+    command, _ = run.pids()
+    http.post("/v1/locks/run:asked/force-release", json={"reason": "maintenance", "graceMillis": 300_000})
+    code, said = run.end()
+    assert code == 1
+    assert "maintenance" in said
+    assert is_gone(command)
+    assert is_free(http, "run:asked")
+
+
 def test_a_lock_service_that_is_gone_costs_the_command_its_lock(start: StartRun, make_server: MakeServer) -> None:
     server = make_server()
     run = start("run:alone", "--ttl", "3s", *sh(DEAF), url=server.url)
@@ -304,7 +317,7 @@ def test_a_guard_that_is_killed_costs_the_command_its_life_and_frees_the_lock(
     code, said = run.end()
     assert code == 1
     assert "guard" in said
-    until_gone(command)
+    assert is_gone(command)
     assert is_free(http, "run:unguarded")
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import httpx
 import pytest
@@ -188,9 +189,10 @@ async def test_where_there_is_no_server_the_first_answer_says_so() -> None:
 
 def test_what_cannot_be_watched_is_refused_before_anything_is_sent() -> None:
     locks = connect("http://127.0.0.1:9")
-    for arguments in ({"key": "a", "prefix": "b"}, {"key": ""}, {"prefix": "\n"}, {"since": -1}):
+    wrong: list[dict[str, Any]] = [{"key": "a", "prefix": "b"}, {"key": ""}, {"prefix": "\n"}, {"since": -1}]
+    for arguments in wrong:
         with pytest.raises(InvalidInput):
-            locks.watch(**arguments)  # type: ignore[arg-type]
+            locks.watch(**arguments)
 
 
 def test_the_blocking_client_watches_too(server: Server) -> None:

@@ -140,7 +140,7 @@ class Wire:
             "raw_path": b"/v1/watch",
             "query_string": query.encode(),
             "headers": [],
-            "extensions": {ABORT: self.cut.set},
+            "extensions": {ABORT: {"cut": self.cut.set}},
         }
         self.serving = asyncio.ensure_future(app(scope, self._receive, self._send))
 

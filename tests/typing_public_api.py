@@ -5,7 +5,7 @@ from typing import Any, assert_type
 
 import fencegate
 import fencegate.sync
-from fencegate import Hold, Lease, LeaseState, LockHeld, Locks, Token, TryHold, connect
+from fencegate import Hold, Lease, LeaseState, LockHeld, Locks, Token, TryHold, Watcher, WatchEvent, connect
 
 
 async def async_client() -> None:
@@ -43,6 +43,14 @@ async def async_client() -> None:
     assert_type(await locks.status("a"), dict[str, Any])
     assert_type(await locks.list(prefix="a"), list[dict[str, Any]])
     assert_type(await locks.force_release("a", "why"), dict[str, Any])
+    async with locks.watch("a", since=7) as watcher:
+        assert_type(watcher, Watcher)
+        assert_type(watcher.id, int | None)
+        async for event in watcher:
+            assert_type(event, WatchEvent)
+            assert_type(event.token, Token | None)
+            assert_type(event.at, float)
+            assert_type(event.id, int)
     async with connect() as entered:
         assert_type(entered, Locks)
     await locks.aclose()
@@ -67,6 +75,9 @@ def sync_client() -> None:
     assert_type(locks.hold("a").acquire(), fencegate.sync.Lease)
     assert_type(locks.status("a"), dict[str, Any])
     assert_type(locks.list("a"), list[dict[str, Any]])
+    with locks.watch(prefix="a") as watcher:
+        for event in watcher:
+            assert_type(event, WatchEvent)
     with fencegate.sync.connect() as entered:
         assert_type(entered, fencegate.sync.Locks)
     locks.close()

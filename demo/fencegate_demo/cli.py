@@ -28,7 +28,7 @@ from fencegate_demo.trials.stage import perform as perform_uses
 def list_scenarios(as_json: bool) -> None:
     """The scenarios, and then the uses, each of which is also a file to copy."""
     found = [{"name": each.name, "summary": each.summary} for each in SCENARIOS.values()]
-    found += [{"name": each.name, "summary": each.summary} for each in USES.values()]
+    found += [{"name": use.name, "summary": use.summary, "program": str(use.program)} for use in USES.values()]
     if as_json:
         print(dumps({"scenarios": found}).decode())
         return

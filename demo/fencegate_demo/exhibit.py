@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fencegate_demo import timeline
 from fencegate_demo.stage import Result
@@ -36,7 +37,12 @@ class Exhibit:
     proved: bool
     arms: Sequence[ArmShown]
     rows: Sequence[Row]
-    is_use: bool
+    program: Path | None = None
+    """The file to copy, for a use."""
+
+    @property
+    def is_use(self) -> bool:
+        return self.program is not None
 
 
 def token_names(results: Sequence[Result | UseResult]) -> TokenNames:
@@ -69,9 +75,7 @@ def _scenario(result: Result, names: TokenNames) -> Exhibit:
         for outcome, drawn in zip(result.outcomes, timelines, strict=True)
     ]
     scenario = result.run.scenario
-    return Exhibit(
-        scenario.name, result.run.resource, scenario.summary, result.proved, arms, list(rows(result)), is_use=False
-    )
+    return Exhibit(scenario.name, result.run.resource, scenario.summary, result.proved, arms, list(rows(result)))
 
 
 def _use(result: UseResult, names: TokenNames) -> Exhibit:
@@ -91,7 +95,7 @@ def _use(result: UseResult, names: TokenNames) -> Exhibit:
     ]
     use = result.run.use
     return Exhibit(
-        use.name, use.resource, use.summary, result.proved, arms, list(uses_wording.rows(result)), is_use=True
+        use.name, use.resource, use.summary, result.proved, arms, list(uses_wording.rows(result)), use.program
     )
 
 

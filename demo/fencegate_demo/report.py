@@ -77,10 +77,16 @@ def _section(shown: Exhibit) -> str:
     figures = "\n".join(map(_figure, shown.arms))
     return f"""<section>
 <h2>{escape(shown.name)} over {escape(shown.resource)}</h2>
-<p>{escape(shown.summary[:1].upper() + shown.summary[1:])}.</p>
+<p>{escape(shown.summary[:1].upper() + shown.summary[1:])}.{_program(shown)}</p>
 {figures}
 {_table(shown)}
 </section>"""
+
+
+def _program(shown: Exhibit) -> str:
+    if shown.program is None:
+        return ""
+    return f" The program to copy: <code>fencegate_demo/uses/{escape(shown.program.name)}</code>."
 
 
 def _figure(arm: ArmShown) -> str:

@@ -43,7 +43,12 @@ def _run(shown: Exhibit, columns: int) -> RenderableType:
     for arm in shown.arms:
         parts += [_heading(arm), *_drawn(arm.timeline, columns - 6), Text()]
     title = Text.assemble((shown.name, "bold"), " over ", (shown.resource, "bold"))
-    return Panel(Group(*parts[:-1]), title=title, title_align="left", width=columns, padding=(1, 2), border_style="dim")
+    panel = Panel(
+        Group(*parts[:-1]), title=title, title_align="left", width=columns, padding=(1, 2), border_style="dim"
+    )
+    if shown.program is None:
+        return panel
+    return Group(panel, Text.assemble("  the program to copy: ", (str(shown.program), "bold"), "\n", style="dim"))
 
 
 def _heading(arm: ArmShown) -> Text:

@@ -33,16 +33,16 @@ def history(
 
 
 def _table(found: LockHistory) -> Table:
-    table = Table("owner", "token", "from", "to", "ending", header_style="bold")
-    for column in table.columns[1:4]:
-        column.no_wrap = True
+    table = Table(header_style="bold")
+    table.add_column("owner", overflow="fold", min_width=12)
+    for name in ("token", "from", "to"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("ending", min_width=8)
     for hold in found:
-        ending = hold.ending or "held"
-        how = f"[{_COLOURS.get(hold.ending, 'bold')}]{ending}[/]"
+        how = f"[{_COLOURS.get(hold.ending, 'bold')}]{hold.ending or 'held'}[/]"
         if hold.reason:
             how += f" {escape(hold.reason)}"
-        until = _time(hold.ended_at) if hold.ended_at is not None else ""
-        table.add_row(escape(hold.owner_id) + _kind(hold), hold.token.wire, _time(hold.acquired_at), until, how)
+        table.add_row(escape(hold.owner_id) + _kind(hold), hold.token.wire, *_times(hold), how)
     return table
 
 
@@ -52,8 +52,14 @@ def _kind(hold: PastHold) -> str:
     return " [dim](shared)[/]" if hold.mode == "shared" else ""
 
 
-def _time(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+def _times(hold: PastHold) -> tuple[str, str]:
+    """In the reader's own time, to the second; the day is said twice only where it changed. JSON has the rest."""
+    begin = datetime.fromtimestamp(hold.acquired_at)
+    if hold.ended_at is None:
+        return f"{begin:%m-%d %H:%M:%S}", ""
+    end = datetime.fromtimestamp(hold.ended_at)
+    until = f"{end:%H:%M:%S}" if end.date() == begin.date() else f"{end:%m-%d %H:%M:%S}"
+    return f"{begin:%m-%d %H:%M:%S}", until
 
 
 def _told(found: LockHistory) -> dict[str, Any]:

@@ -47,6 +47,8 @@ class Acquisition(Generic[G]):
         self._resolve_until_us = now_us + max(self._wish.wait_s, timeout_s) * 1e6
         self.doubtful = False
         """Whether the lock service may hold something for us that we don't know of."""
+        self._since_us = now_us
+        """The start of the first poll that may have brought it."""
 
     async def run(self, transport: Transport) -> G:
         hasty = 0
@@ -95,6 +97,8 @@ class Acquisition(Generic[G]):
             raise _TooOld("the request is too old to be repeated safely; acquire anew")
         poll_ms = self._poll_ms(started_us)
         in_doubt_before, self.doubtful = self.doubtful, True
+        if not in_doubt_before:
+            self._since_us = started_us
         try:
             return await self._send(transport, poll_ms, started_us)
         except LockExpired:
@@ -119,7 +123,7 @@ class Acquisition(Generic[G]):
         if poll_ms:
             body |= {"wait": True, "waitMillis": poll_ms}
         reply = await within(self._ask.send(transport, body), poll_ms / 1000 + self._timeout_s)
-        return self._ask.read(body, reply, started_us)
+        return self._ask.read(body, reply, started_us, self._since_us)
 
     def _poll_ms(self, now_us: int) -> int:
         """How long the next poll waits; 0 when the time is over, and one last look is all that is left."""

@@ -24,7 +24,7 @@ class Ask(Protocol[G]):
 
     async def send(self, transport: Transport, body: Json) -> Json: ...
 
-    def read(self, body: Json, reply: Json, started_us: int) -> G: ...
+    def read(self, body: Json, reply: Json, started_us: int, since_us: int) -> G: ...
 
     async def take_back(self, transport: Transport, grant: G) -> None: ...
 
@@ -37,8 +37,8 @@ class OneLock:
     async def send(self, transport: Transport, body: Json) -> Json:
         return await transport.acquire(self.lock_key, body)
 
-    def read(self, body: Json, reply: Json, started_us: int) -> Grant:
-        return granted(self.lock_key, body, reply, started_us)
+    def read(self, body: Json, reply: Json, started_us: int, since_us: int) -> Grant:
+        return granted(self.lock_key, body, reply, started_us, since_us)
 
     async def take_back(self, transport: Transport, grant: Grant) -> None:
         await transport.release(grant.lock_key, grant.release_body())
@@ -53,10 +53,10 @@ class SeveralLocks:
         locks = [{"lockKey": lock_key, "mode": mode} for lock_key, mode in self.locks]
         return await transport.multi_acquire({"locks": locks, **body})
 
-    def read(self, body: Json, reply: Json, started_us: int) -> Grants:
+    def read(self, body: Json, reply: Json, started_us: int, since_us: int) -> Grants:
         try:
             parts = {part["lockKey"]: part for part in reply["locks"]}
-            return tuple(granted(lock_key, body, parts[lock_key], started_us) for lock_key, _ in self.locks)
+            return tuple(granted(lock_key, body, parts[lock_key], started_us, since_us) for lock_key, _ in self.locks)
         except (KeyError, TypeError) as error:
             raise unreadable("several locks", error) from error
 

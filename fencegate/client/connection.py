@@ -6,7 +6,7 @@ import os
 import socket
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fencegate.client.background import background
 from fencegate.client.life import LeaseState, Life
@@ -22,6 +22,10 @@ log = logging.getLogger("fencegate.client")
 
 Work = Callable[[Transport], Awaitable[None]]
 OnState = Callable[[Any, LeaseState], None]
+
+
+class Closable(Protocol):
+    async def aclose(self) -> None: ...
 
 
 class Connection:
@@ -46,6 +50,8 @@ class Connection:
         self._keepers: dict[Life, Future[None]] = {}
         self._owed: set[Future[None]] = set()
         self._left_behind: list[object] = []
+        self.watchers: weakref.WeakSet[Closable] = weakref.WeakSet()
+        """What ends when this client is closed: a watch would open another connection."""
         _connections.add(self)
 
     async def transport(self) -> Transport:
@@ -103,6 +109,8 @@ class Connection:
 
         It waits for both: an embedded store that is closing still would refuse the next one who opens it.
         """
+        for watcher in list(self.watchers):
+            await watcher.aclose()
         owed = [asyncio.wrap_future(future) for future in list(self._owed)]
         if owed:
             await asyncio.wait(owed, timeout=self.timeout_s)

@@ -1,6 +1,6 @@
 """A grant as the lock service gave it, with the deadline up to which this process may believe in it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fencegate.client.transport import Json
@@ -37,6 +37,8 @@ class Grant:
     slot: int | None = None
     fence: str | None = None
     revoked: Revocation | None = None
+    last_us: int | None = None
+    """Where it ends whatever its session does, if its terms say so."""
 
     def release_body(self) -> Json:
         return {"lockToken": self.lock_token, "ownerId": self.owner_id}
@@ -53,9 +55,14 @@ def margin_us(ttl_ms: int) -> int:
     return max(50_000, ttl_ms * 10)
 
 
-def granted(lock_key: str, body: Json, reply: Json, started_us: int) -> Grant:
-    """Read the answer to an acquire that left at `started_us`."""
-    return _read(lock_key, {**body, **reply}, started_us)
+def granted(lock_key: str, body: Json, reply: Json, started_us: int, since_us: int | None = None) -> Grant:
+    """Read the answer to an acquire that left at `started_us`; it may repeat that of one that left at `since_us`."""
+    grant = _read(lock_key, {**body, **reply}, started_us)
+    if "sessionId" not in body or "maxHoldMillis" not in body:
+        return grant
+    # A session's renewals say nothing of a single lock, so the holder has to count for itself.
+    begun_us = started_us if since_us is None else since_us
+    return replace(grant, last_us=begun_us + int(body["maxHoldMillis"]) * 1000 - margin_us(grant.ttl_ms))
 
 
 def renewed(grant: Grant, reply: Json, started_us: int) -> Grant:

@@ -27,7 +27,8 @@ class GroupCore(Life, Mapping[str, L], Generic[L]):
     def __init__(self, grants: Grants, clock: Clock, lease: Callable[[Grant, Life], L], session: Life | None) -> None:
         self._owner_id, self._ttl_ms = grants[0].owner_id, grants[0].ttl_ms
         self._members: dict[str, L] = {}
-        super().__init__(clock, grants[0].started_us, min(grant.deadline_us for grant in grants), session)
+        until_us = min(grant.deadline_us for grant in grants)
+        super().__init__(clock, grants[0].started_us, until_us, session, grants[0].last_us)
         self._members = {grant.lock_key: lease(grant, self) for grant in grants}
 
     def __getitem__(self, lock_key: str) -> L:

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
+from fencegate.client.background import background
 from fencegate.client.connection import Connection
 from fencegate.client.life import Life
 from fencegate.client.release import give_back
+from fencegate.client.renewal import look_at_deadline
 from fencegate.client.transport import Transport
 from fencegate.core.errors import FencegateError, LockLost
 
@@ -85,6 +87,8 @@ class Holding(Generic[G_co, K]):
         if not made.held:
             connection.owe(request.undo)
             raise LockLost(f"{made._describe()} was granted, but the answer came after its deadline; acquire anew")
-        if made._parent is None:  # else its parent is renewed
+        if made._parent is None:
             connection.keep(made)
+        elif made._last_us is not None:  # it is renewed with its session, but may end before that
+            background().loop.call_soon_threadsafe(look_at_deadline, made)
         return made

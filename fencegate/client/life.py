@@ -31,12 +31,20 @@ class LeaseState(StrEnum):
 
 ALIVE = (LeaseState.HELD, LeaseState.SUSPENDED)
 _IN_SILENCE = "its deadline passed without a renewal"
+_HELD_LONG_ENOUGH = "it was held for as long as its max_hold allows"
 
 
 class Life(ABC):
     """Safe to use from any thread. What listens to it is called on whichever thread notices, and must not block."""
 
-    def __init__(self, clock: Clock, started_us: int, until_us: int, parent: "Life | None" = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        started_us: int,
+        until_us: int,
+        parent: "Life | None" = None,
+        last_us: int | None = None,
+    ) -> None:
         self._clock = clock
         self._pid = os.getpid()
         # One for the whole family, so that nobody waits for a parent while its parent waits for him. Re-entrant: a
@@ -46,9 +54,10 @@ class Life(ABC):
         self._children: dict[Life, None] = {}
         self._started_us = started_us
         self._until_us = until_us
+        self._last_us = last_us
         self._revoked: Revocation | None = None
-        self._why = _IN_SILENCE
-        self._is_ending = False
+        self._why = _IN_SILENCE if last_us is None else _HELD_LONG_ENOUGH
+        self._is_ending = last_us is not None
         self._on_lost: dict[Callable[[], None], None] = {}
         self._on_state: dict[Callable[[LeaseState], None], None] = {}
         self._on_revoked: dict[Callable[[], None], None] = {}
@@ -130,6 +139,8 @@ class Life(ABC):
     @property
     def _deadline_us(self) -> int:
         until_us = self._until_us if self._parent is None else self._parent._deadline_us
+        if self._last_us is not None:
+            until_us = min(until_us, self._last_us)
         return until_us if self._revoked is None else min(until_us, self._revoked.until_us)
 
     def _live_on(self, started_us: int, until_us: int) -> bool:

@@ -25,6 +25,9 @@ from fencegate.core.errors import (
 
 log = logging.getLogger("fencegate.client")
 
+_ROUNDING_S = 0.001
+"""A timer may be early by the rounding of its clock."""
+
 OVER: Final[tuple[type[FencegateError], ...]] = (LockExpired, NotOwner, LockLost, SessionExpired, SessionNotFound)
 """What says for certain that nothing is held any more."""
 
@@ -44,6 +47,12 @@ async def keep(life: Life, transport: Callable[[], Awaitable[Transport]], clock:
         with suppress(TimeoutError):  # at the deadline it is over, whatever is under way
             async with asyncio.timeout(life.remaining):
                 await _renew(life, transport, third_s, timeout_s)
+
+
+def look_at_deadline(life: Life) -> None:
+    """Notice in time what ends before that which it hangs on: nobody else would look at the clock for it."""
+    if life.held:
+        asyncio.get_running_loop().call_later(life.remaining + _ROUNDING_S, look_at_deadline, life)
 
 
 async def _renew(life: Life, transport: Callable[[], Awaitable[Transport]], third_s: float, timeout_s: float) -> None:

@@ -1,11 +1,10 @@
 """A session as its holder sees it: one keep-alive for any number of leases, which live and die with it."""
 
-import asyncio
-
 from fencegate.client.attempt import repeated, within, worth_repeating
 from fencegate.client.grant import margin_us, revocation, unreadable
 from fencegate.client.lease import LeaseCore
 from fencegate.client.life import Life
+from fencegate.client.renewal import look_at_deadline
 from fencegate.client.transport import Json, Transport
 from fencegate.clock import Clock
 
@@ -98,19 +97,12 @@ class SessionCore(Life):
             self._pass_on(again)
 
     def _pass_on(self, told: Opened) -> None:
-        loop = asyncio.get_running_loop()
         for lease in self._leases():
             assert isinstance(lease, LeaseCore), "only leases are leaves"
             revoked = told.revoked.get((lease.lock_key, lease.token.wire))
             if revoked is not None and lease.revoked is None:
                 lease._revoke(revoked)
-                # It ends before the session does, so nobody would look at the clock for it.
-                loop.call_later(lease.remaining, _look, lease)
+                look_at_deadline(lease)
 
     async def _send_release(self, transport: Transport) -> None:
         await transport.end_session(self._session_id)
-
-
-def _look(lease: LeaseCore) -> None:
-    if lease.held:  # a timer may be early by the rounding of its clock
-        asyncio.get_running_loop().call_later(lease.remaining + 0.001, _look, lease)

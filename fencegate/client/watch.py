@@ -53,6 +53,7 @@ class Watcher:
         if since is not None and since < 0:
             raise InvalidInput("since", "must be the id of an event")
         self._connection = connection
+        connection.watchers.add(self)
         self._query: dict[str, str] = {}
         if key is not None:
             self._query["key"] = check_lock_key(key, "key")

@@ -107,8 +107,9 @@ class InvalidInput(FencegateError):
 
     @property
     def wire_code(self) -> str:
-        """`ttlMillis` becomes `INVALID_TTL_MILLIS`."""
-        snake = "".join(f"_{c}" if c.isupper() else c for c in self.field if c.isascii() and (c.isalnum() or c == "_"))
+        """`ttlMillis` becomes `INVALID_TTL_MILLIS`, and so does `locks[0].ttlMillis`."""
+        name = self.field.rpartition(".")[2].partition("[")[0] or self.field
+        snake = "".join(f"_{c}" if c.isupper() else c for c in name if c.isascii() and (c.isalnum() or c == "_"))
         return f"INVALID_{snake.strip('_').upper() or 'INPUT'}"
 
 

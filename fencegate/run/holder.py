@@ -14,7 +14,7 @@ from fencegate.clock import SYSTEM
 from fencegate.core.errors import FencegateError, LockLost
 from fencegate.run.guard import fork_guard
 from fencegate.run.line import Deadline, Ended, Failed, Message, Pass, Paused, Start, Started, Stop
-from fencegate.run.processes import signal_group, signal_process
+from fencegate.run.processes import group_lives, signal_group, signal_process
 from fencegate.run.terminal import Terminal
 
 LOST = 1
@@ -51,7 +51,8 @@ class Holder:
         self._interrupted: int | None = None
         self._command_pid: int | None = None
         self._is_starting = False
-        self._said: list[Message] = []
+        self._unheard: list[Message] = []
+        self._has_said_why = False
 
     def run(self) -> int:
         """Hold the lock while the command runs; gives the exit code. Errors of the lock service are raised."""
@@ -122,10 +123,10 @@ class Holder:
             with suppress(TimeoutError):
                 async with asyncio.timeout(look_every_s):
                     await lease.lost.wait()
-        self._say(f"{self._why(lease)}; the command is ended")
+        self._say_why(lease)
         self._line.tell(Stop(_deadline_us(lease) if lease.held else None))
         await asyncio.sleep(self._wanted.grace_s + _GUARD_PATIENCE_S)
-        self._end_by_force()
+        await self._end_without_guard()
 
     async def _until_ended(self) -> Ended | None:
         """The guard's last word; None when it died without one."""
@@ -137,7 +138,7 @@ class Holder:
                     self._command_paused(signal.Signals(number))
                 case _:
                     continue
-        self._end_by_force()
+        await self._end_without_guard()
         return None
 
     def _judge(self, lease: Lease, ended: Ended | None) -> int:
@@ -145,8 +146,7 @@ class Holder:
             self._say("the guard of the command is gone, so the command was ended")
             return LOST
         if ended.stopped:
-            if lease.held:
-                self._say("the lease could not be renewed in time; the command was ended before it could run out")
+            self._say_why(lease)
             return LOST
         if ended.cleared:
             self._say("the command left processes behind, which were ended before the lock was released")
@@ -156,26 +156,39 @@ class Holder:
         try:
             await lease.release()
         except LockLost as error:
-            if code != LOST:
+            if not self._has_said_why:
                 self._say(error.detail)
             return LOST
         except FencegateError as error:
             self._say(f"the release is in doubt, the lease may last until its end: {error.detail}")
         return code
 
-    def _end_by_force(self) -> None:
-        """Without the guard: it is gone, or stuck."""
-        if self._command_pid is not None:
-            signal_group(self._command_pid, signal.SIGKILL)
+    async def _end_without_guard(self) -> None:
+        """It is gone, or stuck. The lock is not to be free before the command is dead."""
         signal_process(self._guard_pid, signal.SIGKILL)
+        assert self._command_pid is not None, "it was started"
+        for _ in range(250):
+            signal_group(self._command_pid, signal.SIGKILL)
+            if not group_lives(self._command_pid):
+                return
+            await asyncio.sleep(0.02)
+        self._say("the command can't be ended; it may still run, without the lock")
 
-    def _why(self, lease: Lease) -> str:
+    def _say_why(self, lease: Lease) -> None:
+        """Why the command is ended; once, whether we or the guard noticed first."""
+        if self._has_said_why:
+            return
+        self._has_said_why = True
+        revoked = lease.revoked
         try:
             lease.ensure_held()
+            if revoked is not None:
+                why = f"the lock {lease.lock_key!r} is being taken away ({revoked.reason})"
+            else:
+                why = f"the lease of {lease.lock_key!r} could not be renewed in time"
         except LockLost as error:
-            return error.detail
-        reason = f" ({lease.revoked.reason})" if lease.revoked else ""
-        return f"the lock {lease.lock_key!r} is being taken away{reason}"
+            why = error.detail
+        self._say(f"{why}; the command is ended")
 
     # --- signals and the terminal ---
 
@@ -215,15 +228,15 @@ class Holder:
     async def _heard(self) -> Message | None:
         """The next that the guard says; None when it is gone."""
         loop = asyncio.get_running_loop()
-        while not self._said and not self._line.is_closed:
+        while not self._unheard and not self._line.is_closed:
             readable = asyncio.Event()
             loop.add_reader(self._line.socket, readable.set)
             try:
                 await readable.wait()
             finally:
                 loop.remove_reader(self._line.socket)
-            self._said = self._line.read()
-        return self._said.pop(0) if self._said else None
+            self._unheard = self._line.read()
+        return self._unheard.pop(0) if self._unheard else None
 
 
 def _exported(lease: Lease) -> dict[str, str]:

@@ -54,7 +54,7 @@ class ShortWayProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_message = True
         super().on_message_begin()
-        self.scope["extensions"] = {ABORT: self.transport.abort}
+        self.scope["extensions"] = {ABORT: {"cut": self.transport.abort}}
 
     def on_message_complete(self) -> None:
         self._in_message = False

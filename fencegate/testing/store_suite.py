@@ -22,6 +22,7 @@ from fencegate.testing.change_log_suite import ChangeLogSuite, first_answer
 from fencegate.testing.committing import OpenStore, by, gather_log, put, write
 from fencegate.testing.engine_suite import EngineSuite
 from fencegate.testing.store_life_suite import StoreLifeSuite
+from fencegate.testing.terms_suite import TermsSuite
 
 HOSTILE_KEYS = (
     "a", "a ", " a", "A", "a/", "a/b", "a0", "aa", "ab", "%", "_", "*", "?", "{tag}", "[a]", "it's", 'say "x"',
@@ -30,7 +31,7 @@ HOSTILE_KEYS = (
 )  # fmt: skip
 
 
-class StoreSuite(ChangeLogSuite, StoreLifeSuite, EngineSuite):
+class StoreSuite(ChangeLogSuite, StoreLifeSuite, EngineSuite, TermsSuite):
     """The rules of the store contract, as tests; and those of the engine, which must hold over any store."""
 
     @pytest.fixture
@@ -173,6 +174,20 @@ class StoreSuite(ChangeLogSuite, StoreLifeSuite, EngineSuite):
             pytest.fail("what is past its time is never forgotten")
         assert set(await store.load(["long", "lasting", "renewed"])) == {"long", "lasting", "renewed"}
         await write(store, put("short"))  # it is absent, and can be written as such
+
+    async def test_many_entries_past_their_time_are_forgotten_though_an_older_one_is_kept(self, store: Store) -> None:
+        late = by(store, 600_000_000)
+        await write(store, put("long", keep_until_us=late))
+        for group in range(10):
+            soon = by(store, 1)
+            await write(store, *(put(f"many/{group}-{number:03d}", keep_until_us=soon) for number in range(200)))
+        for number in range(600):
+            await write(store, put(f"other-{number}"))
+            if not await store.scan("many/", "", 1):
+                break
+        else:
+            pytest.fail("what is past its time piles up")
+        assert "long" in await store.load(["long"])
 
     # --- scan ------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ Headers = list[tuple[bytes, bytes]]
 
 MAX_JSON_BYTES = 64 * 1024
 ABORT = "fencegate.abort"
-"""The extension of the scope that cuts the connection."""
+"""The extension of the scope whose `cut` cuts the connection."""
 
 log = logging.getLogger("fencegate.web")
 
@@ -94,7 +94,7 @@ class Request:
 
     def abort(self) -> None:
         """Cut the connection at once, with whatever was not read of the answer; where the server lets us."""
-        cut = self._scope.get("extensions", {}).get(ABORT)
+        cut = self._scope.get("extensions", {}).get(ABORT, {}).get("cut")
         if cut is not None:
             cut()
 

@@ -21,6 +21,7 @@ from fencegate_lockservice.watch import Batch, Wanted, Watch, place_of
 MAX_WATCHERS = 1000
 KEEP_ALIVE_US = 10_000_000
 GATHER_S = 0.05
+FULL = 100
 RETRY_MS = 1000
 PART_BYTES = 32 * 1024
 STUCK_S = 30.0
@@ -139,7 +140,7 @@ class _Stream:
                     yield b"id: %d\n\n" % place if place != said else b":\n\n"
                     said = place
                     due_us = self._clock.monotonic_us() + KEEP_ALIVE_US
-                if batch is not None:
+                if batch is not None and batch.lines < FULL:  # else it has much to catch up with
                     await asyncio.wait([self._over], timeout=GATHER_S)
         finally:
             gone.cancel()

@@ -47,6 +47,8 @@ class Batch(NamedTuple):
 
     place: int
     told: Sequence[Told] = ()
+    lines: int = 0
+    """How much of the log it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class Watch:
                         if told is None:
                             yield Batch(place, [Told(place, RESET, "", _encode({"reason": _WHY_RESET}))])
                         else:
-                            yield Batch(place, [one for one in told if wanted.covers(one.lock_key)])
+                            covered = [one for one in told if wanted.covers(one.lock_key)]
+                            yield Batch(place, covered, len(changes.entries))
             except Unavailable as error:
                 log.warning("the change stream broke, and is taken up again: %s", error)
             await asyncio.sleep(LOOK_AGAIN_S)

@@ -14,7 +14,7 @@ from fencegate_demo.trials.use import Place, Use, UseRun
 from fencegate_demo.trials.verdict import Verdict, is_proved, judge
 from fencegate_demo.trials.worker import Part
 
-AT_ONCE = 3
+AT_ONCE = 4
 """So many uses at a time: more would only wait for a processor."""
 SHORT_S, LONG_S = 1.2, 60.0
 """The leases of those that stop, and of the others: only those that are meant to run out can, however slow we are."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from fencegate.gateway.resources import ResourceSettings
+from fencegate_demo import uses
 from fencegate_demo.trials.events import Touched
 
 if TYPE_CHECKING:
@@ -72,6 +73,11 @@ class Use:
     """Which lock protects a key, where the gateway has to know."""
     meanwhile: Callable[[Place], None] = nothing
     """What changes in the world while the first worker is stopped."""
+
+    @property
+    def program(self) -> Path:
+        """The file to copy."""
+        return Path(uses.__file__).with_name(f"{self.name}.py")
 
     def place(self, prefix: str, arm: Arm, folder: Path) -> Place:
         name = f"{prefix}-{self.name}-{arm}"
