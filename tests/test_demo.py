@@ -24,6 +24,7 @@ from fencegate_demo.timeline import TokenNames
 from fencegate_demo.verdict import is_proved, judge
 
 COMMAND = [sys.executable, "-c", "from fencegate.cli import main; main()", "demo"]
+USES = ["migration", "cron", "leader", "inventory", "payment", "cache", "files"]
 
 
 def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -52,14 +53,17 @@ def test_every_scenario_is_proved_over_every_resource() -> None:
     assert done.returncode == 0, done.stderr
     told = last_line(done)
     assert told["proved"] is True
-    assert [(each["scenario"], each["resource"]) for each in told["scenarios"]] == [
+    scenarios, uses = told["scenarios"][:4], told["scenarios"][4:]
+    assert [(each["scenario"], each["resource"]) for each in scenarios] == [
         ("gc-pause", "rows"),
         ("gc-pause", "objects"),
         ("gateway-pause", "rows"),
         ("gateway-pause", "objects"),
     ]
-    for each in told["scenarios"]:
+    for each in scenarios:
         assert_proved(each)
+    assert [each["scenario"] for each in uses] == USES
+    assert all(each["proved"] for each in uses)
 
 
 def test_terminal_and_report_show_the_pause_the_refusal_and_the_verdict(tmp_path: Path) -> None:
@@ -156,14 +160,16 @@ def _wait_for_a_stopped_child(pid: int) -> list[str]:
 
 
 def test_the_list_names_every_scenario() -> None:
-    assert [line.split()[0] for line in demo("--list").stdout.splitlines()] == ["gc-pause", "gateway-pause"]
-    assert [each["name"] for each in last_line(demo("--list", "--json"))["scenarios"]] == ["gc-pause", "gateway-pause"]
+    names = ["gc-pause", "gateway-pause", *USES]
+    assert [line.split()[0] for line in demo("--list").stdout.splitlines()] == names
+    assert [each["name"] for each in last_line(demo("--list", "--json"))["scenarios"]] == names
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         (["nonsense"], "gc-pause, gateway-pause"),
+        (["inventory", "--resource", "rows"], "a resource of its own"),
         (["--resource", "nonsense"], "resource"),
         (["--resource", "gopher://x"], "gopher"),
         (["--store", "gopher://x"], "gopher"),

@@ -143,28 +143,32 @@ def test_a_store_in_use_before_keeps_what_it_had(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc, which only Linux has")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_use_that_is_cut_short_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
-    """The workers are found by the path of the nursery that they came from, which is in a folder of this test."""
+    """Workers are found by the nursery's address on their command line, which is in a folder of this test."""
     command = [sys.executable, "-c", RUN, "demo", "inventory", "--json"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) as running:
         try:
-            _wait_until(lambda: "T" in _states(tmp_path), "a worker is stopped")
+            _wait_until(lambda: "T" in _processes(tmp_path).values(), "a worker is stopped")
             running.send_signal(number)
             running.wait(60)
         finally:
             running.kill()
-    _wait_until(lambda: not _states(tmp_path), "everybody is gone")
+    _wait_until(lambda: not _processes(tmp_path, "trials.nursery"), "every worker is gone")
     if number == signal.SIGTERM:
+        assert _processes(tmp_path) == {}
         assert list(tmp_path.iterdir()) == []
+    for pid in _processes(tmp_path):  # its server can't know that the demo was killed
+        os.kill(pid, signal.SIGKILL)
 
 
-def _states(folder: Path) -> list[str]:
-    """One letter for each process that names this folder on its command line."""
-    found = []
+def _processes(folder: Path, *others: str) -> dict[int, str]:
+    """The processes that have this folder, and the other words, on their command lines: their states, a letter each."""
+    found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if str(folder).encode() in (process / "cmdline").read_bytes():
-                found.append((process / "stat").read_text().rpartition(")")[2].split()[0])
+            line = (process / "cmdline").read_bytes().decode(errors="replace")
+            if all(word in line for word in (str(folder), *others)):
+                found[int(process.name)] = (process / "stat").read_text().rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found

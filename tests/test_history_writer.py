@@ -236,7 +236,7 @@ async def test_a_hold_that_ends_while_it_is_read_is_told_once() -> None:
             await asyncio.sleep(0)
 
     cycling = asyncio.ensure_future(cycle())
-    while cycles < 300:
+    while cycles < 120:
         before = cycles
         found = (await history.of("k", limit=1000))["history"]
         tokens = [hold["fencingToken"] for hold in found]
@@ -246,4 +246,23 @@ async def test_a_hold_that_ends_while_it_is_read_is_told_once() -> None:
         await asyncio.sleep(0)
     cycling.cancel()
     await asyncio.wait([cycling])
+    await engine.close()
+
+
+async def test_the_locks_of_a_session_are_told_to_the_end_of_it() -> None:
+    engine = Engine(MemoryStore())
+    await engine.start()
+    api = LockApi(engine)
+    history = History.over(engine, HOUR_US)
+    session = (await api.open_session({"ownerId": "s"}))["sessionId"]
+    for lock_key in ("a", "b"):
+        await api.acquire(lock_key, {"sessionId": session})
+        assert [hold["ending"] for hold in (await history.of(lock_key))["history"]] == [None]
+    await api.end_session(session)
+    for lock_key in ("a", "b"):
+        async with asyncio.timeout(30):
+            while not all(hold["ending"] for hold in (await history.of(lock_key))["history"]):
+                await asyncio.sleep(0.02)
+        (ended,) = (await history.of(lock_key))["history"]
+        assert (ended["ownerId"], ended["ending"]) == ("s", "released")
     await engine.close()

@@ -41,6 +41,8 @@ async def async_client() -> None:
     assert_type(await locks.hold("a").acquire(), Lease)
     assert_type(await locks.try_hold("a"), Lease | None)
     assert_type(await locks.status("a"), dict[str, Any])
+    assert_type(await locks.history("a", limit=10), fencegate.LockHistory)
+    assert_type((await locks.history("a")).holds, tuple[fencegate.PastHold, ...])
     assert_type(await locks.list(prefix="a"), list[dict[str, Any]])
     assert_type(await locks.force_release("a", "why"), dict[str, Any])
     async with locks.watch("a", since=7) as watcher:
@@ -74,6 +76,7 @@ def sync_client() -> None:
         assert_type(attached, fencegate.sync.Lease)
     assert_type(locks.hold("a").acquire(), fencegate.sync.Lease)
     assert_type(locks.status("a"), dict[str, Any])
+    assert_type(locks.history("a", limit=10), fencegate.LockHistory)
     assert_type(locks.list("a"), list[dict[str, Any]])
     with locks.watch(prefix="a") as watcher:
         for event in watcher:

@@ -15,7 +15,7 @@ def demo(
     resource: Annotated[
         str | None, typer.Option(help="rows (default), objects, or one of your own: sqlite:///PATH, file:///FOLDER.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every scenario over every resource, and every use.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Every scenario over every resource; every use.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="Say which scenarios there are.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write a page with the timelines as pictures.")] = None,
     json: Json = False,

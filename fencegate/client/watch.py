@@ -62,6 +62,7 @@ class Watcher:
         self._place = since
         self._ahead: Heard | None = None
         self._stream: AsyncGenerator[Heard, None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._reading: asyncio.Future[Heard] | None = None
         self._closed = False
         self._met = False
@@ -106,7 +107,7 @@ class Watcher:
         self._closed = True
         if self._reading is not None:
             self._reading.get_loop().call_soon_threadsafe(self._reading.cancel)
-        else:
+        elif self._loop is asyncio.get_running_loop():  # a stream is closed where it was opened, or with its loop
             await self._drop()
 
     async def __aenter__(self) -> Self:
@@ -138,6 +139,7 @@ class Watcher:
         while True:
             try:
                 if self._stream is None:
+                    self._loop = asyncio.get_running_loop()
                     transport = await self._connection.transport()
                     since = {} if self._place is None else {"since": str(self._place)}
                     self._stream = transport.watch({**self._query, **since})

@@ -79,7 +79,7 @@ class LockRoutes:
         if path.startswith(b"/v1/multi/") and path[10:] in _MULTI:
             return partial(self._several, path[10:]) if method == "POST" else partial(_wrong_method, "POST")
         if path == b"/v1/sessions" or path.startswith(b"/v1/sessions/"):
-            return self._sessions.route(method, path[13:])
+            return self._sessions.route(method, path[12:])
         if path.startswith(b"/v1/") and path[4:] in _BODIES:
             return partial(self._call, path[4:], None) if method == "POST" else partial(_wrong_method, "POST")
         return None

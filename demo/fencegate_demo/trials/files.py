@@ -45,8 +45,8 @@ async def examine(place: Place, touched: Sequence[Touched]) -> Findings:
         results += body is not None
         by = [each.actor for each in touched if each.kind == "write" and each.accepted and each.lock_key.endswith(name)]
         if by != [result["by"]] or result["lines"] != lines:
-            told = f"processed by {' and '.join(by) or 'nobody'}"
-            wrong.append(f"file {lines} was {told}, and holds {result['lines']} lines by {result['by']}")
+            told = f"processed by {' and again by '.join(by) or 'nobody'}"
+            wrong.append(f"file {lines} was {told}; the result is that of {result['by']}")
     return Findings({"files": FILES, "results": results}, wrong)
 
 
