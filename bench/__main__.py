@@ -5,6 +5,7 @@ In turns (A B A B …), because a disk and a machine drift: what is compared mus
 
 import argparse
 import json
+import os
 import signal
 import sys
 import tempfile
@@ -26,24 +27,33 @@ from bench.summary import Goal
 GOALS = (
     Goal("fencegate-32", "fencegate-1", at_least=3.0),
     Goal("fencegate-32", "etcd-32", at_least=1.1),
+    Goal("fencegate-hand-over-500", "fencegate-hand-over-5", at_most=3.0),
+    Goal("fencegate-hand-over-5", "etcd-hand-over-5"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One arm under so many clients."""
+    """One arm under so many clients: each with a lock of its own, or all of them after one, to see it handed over."""
 
     arm: Arm
     clients: int
+    hand_over: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.arm.name}-{self.clients}"
+        return f"{self.arm.name}{'-hand-over' if self.hand_over else ''}-{self.clients}"
+
+    def run(self, seconds: float) -> Sample:
+        return (self.arm.hand_over if self.hand_over else self.arm.run)(self.clients, seconds)
 
 
 def measurements() -> list[Measurement]:
-    arms: list[Arm] = [EtcdLocks(), EmbeddedLocks()]
-    return [Measurement(arm, clients) for clients in (1, 32) for arm in arms]
+    etcd, fencegate = EtcdLocks(), EmbeddedLocks()
+    arms: list[Arm] = [etcd, fencegate]
+    cycles = [Measurement(arm, clients) for clients in (1, 32) for arm in arms]
+    hand_overs: list[tuple[Arm, int]] = [(etcd, 5), (fencegate, 5), (fencegate, 500)]
+    return cycles + [Measurement(arm, waiters, hand_over=True) for arm, waiters in hand_overs]
 
 
 def measure(chosen: Sequence[Measurement], rounds: int, seconds: float) -> dict[str, list[Sample]]:
@@ -62,7 +72,7 @@ def measure(chosen: Sequence[Measurement], rounds: int, seconds: float) -> dict[
         for turn in range(1, rounds + 1):
             for one in chosen:
                 progress.update(task, description=f"round {turn} of {rounds}: {one.name}")
-                samples[one.name].append(one.arm.run(one.clients, seconds))
+                samples[one.name].append(one.run(seconds))
                 progress.advance(task)
     return samples
 
@@ -71,7 +81,7 @@ def _data_folder() -> "tempfile.TemporaryDirectory[str]":
     """Beside the code, not in the system's temporary folder: that is often memory, where durable costs nothing."""
     build = Path(__file__).parents[1] / "build"
     build.mkdir(exist_ok=True)
-    return tempfile.TemporaryDirectory(prefix="bench-", dir=build)
+    return tempfile.TemporaryDirectory(prefix=f"bench-{os.getpid()}-", dir=build)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -92,7 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, so that the arms are stopped
     chosen = [one for one in measurements() if one.name in arguments.only]
     try:
-        binaries.wrk()
+        if any(not one.hand_over for one in chosen):
+            binaries.wrk()
         samples = measure(chosen, arguments.rounds, arguments.seconds)
     except binaries.Missing as missing:
         print(f"{missing}. Or choose other arms with --only.", file=sys.stderr)
@@ -103,7 +114,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     console = Console()
-    console.print(summary.cycles_table(samples))
+    if summary.of_cycles(samples):
+        console.print(summary.cycles_table(samples))
+    if summary.of_handovers(samples):
+        console.print(summary.handovers_table(samples))
     if summary.measurable(samples, GOALS):
         console.print(summary.ratios_table(samples, GOALS))
     for name, error in summary.errors_of(samples).items():

@@ -15,7 +15,7 @@ class Sample:
     errors: int
     first_error: str
     latencies_us: dict[str, Counter[int]]
-    """By call: how often each latency was seen."""
+    """By call (`acquire`, `release`, `hand-over`): how often each latency was seen."""
     load_cpu: float
     """The share of the machine's processor time that the load itself took: near 1, it measured the load."""
 
@@ -30,6 +30,9 @@ class Arm(Protocol):
 
     def run(self, clients: int, seconds: float) -> Sample:
         """Put it under the load of so many clients."""
+
+    def hand_over(self, waiters: int, seconds: float) -> Sample:
+        """Let so many wait for one lock, and hand it over for so long."""
 
     def stop(self) -> None:
         """Stop what `start` started, as far as that came; nothing to stop is fine."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from bench import binaries
 from bench.arm import Sample
+from bench.handover import run_handovers
 from bench.server import Server, free_ports
 from bench.wrk import Cycle, run_cycles
 
@@ -35,16 +36,30 @@ class EtcdLocks:
         self._server.wait_ready()
 
     def run(self, clients: int, seconds: float) -> Sample:
-        while len(self.leases) < clients:
-            self.leases.append(self.post("/v3/lease/grant", {"TTL": LEASE_S})["ID"])
+        self._grant_leases(clients)
         return run_cycles(self.url, [self.cycle(client) for client in range(clients)], "key", seconds)
+
+    def hand_over(self, waiters: int, seconds: float) -> Sample:
+        self._grant_leases(waiters + 1)
+        cycles = [self.cycle(client, "one") for client in range(waiters + 1)]
+        return run_handovers(self.url, cycles, "key", self._waiting, seconds)
+
+    def _waiting(self) -> int:
+        """Whoever holds `bench:one` has a key below it, and so has everybody who waits."""
+        first, last = (base64.b64encode(text).decode() for text in (b"bench:one/", b"bench:one0"))
+        found = self.post("/v3/kv/range", {"key": first, "range_end": last, "count_only": True})
+        return int(found.get("count", 1)) - 1
+
+    def _grant_leases(self, count: int) -> None:
+        while len(self.leases) < count:
+            self.leases.append(self.post("/v3/lease/grant", {"TTL": LEASE_S})["ID"])
 
     def stop(self) -> None:
         if self._server is not None:
             self._server.stop()
 
-    def cycle(self, client: int) -> Cycle:
-        name = base64.b64encode(f"bench:{client}".encode()).decode()
+    def cycle(self, client: int, name: str = "") -> Cycle:
+        name = base64.b64encode(f"bench:{name or client}".encode()).decode()
         return Cycle(
             acquire_path="/v3/lock/lock",
             acquire_body=json.dumps({"name": name, "lease": self.leases[client]}),

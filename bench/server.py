@@ -3,14 +3,20 @@
 import os
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-START_S = 20.0
+from bench.signals import signals_held_back
+
+START_S = 60.0
 STOP_S = 15.0
+
+_kept: list[socket.socket] = []
+"""Bound, not listening: nobody else is given these ports while we run, and our servers may still listen there."""
 
 
 class NotServing(Exception):
@@ -26,44 +32,57 @@ class Server:
     def __init__(self, command: Sequence[str], log: Path, ready_url: str) -> None:
         self._log = log
         self._ready_url = ready_url
-        with log.open("wb") as out:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=_neutral_environment(),
-                start_new_session=True,
-            )
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            with log.open("wb") as out, signals_held_back():
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    env=_neutral_environment(),
+                    start_new_session=True,
+                )
+        except BaseException:
+            self.stop()  # nobody has this object yet
+            raise
 
     def wait_ready(self) -> None:
+        process = self._process
+        assert process is not None
         deadline_s = time.monotonic() + START_S
         while not _answers(self._ready_url):
-            if self._process.poll() is not None or time.monotonic() > deadline_s:
+            if process.poll() is not None or time.monotonic() > deadline_s:
                 tail = self._log.read_text(errors="replace")[-2000:]
-                raise NotServing(f"{self._process.args!r} does not serve (exit {self._process.returncode}):\n{tail}")
+                raise NotServing(f"{process.args!r} does not serve (exit {process.returncode}):\n{tail}")
             time.sleep(0.05)
 
     def stop(self) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.terminate()
         try:
-            self._process.wait(STOP_S)
+            process.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            process.kill()
+            process.wait()
 
 
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on; held together, so that they differ."""
     sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
+    for sock in sockets:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", 0))
+    ports = [sock.getsockname()[1] for sock in sockets]
+    if sys.platform == "linux":
+        _kept.extend(sockets)
+    else:  # a server could not listen there
         for sock in sockets:
             sock.close()
+    return ports
 
 
 def _neutral_environment() -> dict[str, str]:

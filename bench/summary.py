@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -14,21 +15,42 @@ Samples = Mapping[str, Sequence[Sample]]
 """By measurement (`etcd-32`): one sample per round."""
 
 
+HAND_OVER = "hand-over"
+
+
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """How many times the cycles of one measurement another should do."""
+    """What one measurement should be to another: so many times its cycles at least, or its hand-over at most."""
 
     of: str
     over: str
-    at_least: float
+    at_least: float = 0.0
+    at_most: float = inf
 
     @property
     def name(self) -> str:
         return f"{self.of} / {self.over}"
 
+    @property
+    def limit(self) -> float | None:
+        """None when the ratio is only to be told."""
+        return self.at_least or (None if self.at_most == inf else self.at_most)
+
+    @property
+    def text(self) -> str:
+        return "" if self.limit is None else f"{'≥' if self.at_least else '≤'} {self.limit:.1f}"
+
+    def met(self, value: float) -> bool | None:
+        return None if self.limit is None else self.at_least <= value <= self.at_most
+
 
 def rate(samples: Sequence[Sample]) -> float:
     return median(sample.cycles_per_s for sample in samples)
+
+
+def figure(samples: Sequence[Sample]) -> float:
+    """What is compared: the length of a hand-over in ms, or else cycles per second."""
+    return latency_ms(samples, HAND_OVER, 0.5) if HAND_OVER in samples[0].latencies_us else rate(samples)
 
 
 def latency_ms(samples: Sequence[Sample], call: str, share: float) -> float:
@@ -36,14 +58,14 @@ def latency_ms(samples: Sequence[Sample], call: str, share: float) -> float:
 
 
 def ratio(samples: Samples, goal: Goal) -> float:
-    below = rate(samples[goal.over])
-    return rate(samples[goal.of]) / below if below else 0.0
+    below = figure(samples[goal.over])
+    return figure(samples[goal.of]) / below if below else 0.0
 
 
 def spread(samples: Samples, goal: Goal) -> tuple[float, float]:
     """The lowest and the highest ratio of a single round: how much to trust the median."""
     pairs = zip(samples[goal.of], samples[goal.over], strict=True)
-    ratios = [over.cycles_per_s and of.cycles_per_s / over.cycles_per_s for of, over in pairs]
+    ratios = [ratio({goal.of: [of], goal.over: [over]}, goal) for of, over in pairs]
     return min(ratios), max(ratios)
 
 
@@ -60,16 +82,43 @@ def cycles_table(samples: Samples) -> Table:
     table.add_column("\narm-clients", no_wrap=True)
     for column in ("\ncycles/s", "acquire\np50", "\np99", "release\np50", "\np99", "\nerrors", "load\nCPU"):
         table.add_column(column, justify="right")
-    for name, taken in samples.items():
-        errors = sum(sample.errors for sample in taken)
+    for name, taken in of_cycles(samples).items():
         table.add_row(
             name,
             f"[bold]{rate(taken):,.0f}[/]",
             *(f"{latency_ms(taken, call, share):.2f}" for call in ("acquire", "release") for share in (0.5, 0.99)),
-            f"[red]{errors:,}[/]" if errors else "0",
-            f"{median(sample.load_cpu for sample in taken):.0%}",
+            *_errors_and_load(taken),
         )
     return table
+
+
+def handovers_table(samples: Samples) -> Table:
+    table = Table(
+        title="Hand-over of one lock, release to the next holder's return: medians of the rounds, in ms",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("arm-waiters", no_wrap=True)
+    for column in ("p50", "p99", "hand-overs", "errors", "load CPU"):
+        table.add_column(column, justify="right")
+    for name, taken in of_handovers(samples).items():
+        p50, p99 = (latency_ms(taken, HAND_OVER, share) for share in (0.5, 0.99))
+        count = sum(sample.cycles for sample in taken)
+        table.add_row(name, f"[bold]{p50:.2f}[/]", f"{p99:.2f}", f"{count:,}", *_errors_and_load(taken))
+    return table
+
+
+def _errors_and_load(taken: Sequence[Sample]) -> tuple[str, str]:
+    errors = sum(sample.errors for sample in taken)
+    return f"[red]{errors:,}[/]" if errors else "0", f"{median(sample.load_cpu for sample in taken):.0%}"
+
+
+def of_handovers(samples: Samples) -> Samples:
+    return {name: taken for name, taken in samples.items() if HAND_OVER in taken[0].latencies_us}
+
+
+def of_cycles(samples: Samples) -> Samples:
+    return {name: taken for name, taken in samples.items() if HAND_OVER not in taken[0].latencies_us}
 
 
 def ratios_table(samples: Samples, goals: Sequence[Goal]) -> Table:
@@ -79,8 +128,8 @@ def ratios_table(samples: Samples, goals: Sequence[Goal]) -> Table:
         table.add_column(column, justify="right")
     for goal in measurable(samples, goals):
         value, (low, high) = ratio(samples, goal), spread(samples, goal)
-        verdict = "[green]met[/]" if value >= goal.at_least else "[red]missed[/]"
-        row = (f"[bold]{value:.2f}[/]", f"{low:.2f} … {high:.2f}", f"≥ {goal.at_least:.1f}", verdict)
+        verdict = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}[goal.met(value)]
+        row = (f"[bold]{value:.2f}[/]", f"{low:.2f} … {high:.2f}", goal.text, verdict)
         table.add_row(goal.name, *row)
     return table
 
@@ -96,13 +145,14 @@ def errors_of(samples: Samples) -> dict[str, str]:
 
 def as_json(samples: Samples, goals: Sequence[Goal]) -> dict[str, Any]:
     return {
-        "arms": {name: _arm_json(taken) for name, taken in samples.items()},
+        "arms": {name: _arm_json(taken) for name, taken in of_cycles(samples).items()},
+        "handOvers": {name: _handover_json(taken) for name, taken in of_handovers(samples).items()},
         "ratios": {
             goal.name: {
                 "value": round(ratio(samples, goal), 3),
                 "rounds": [round(end, 3) for end in spread(samples, goal)],
-                "goal": goal.at_least,
-                "met": ratio(samples, goal) >= goal.at_least,
+                "goal": goal.limit,
+                "met": goal.met(ratio(samples, goal)),
             }
             for goal in measurable(samples, goals)
         },
@@ -121,4 +171,13 @@ def _arm_json(taken: Sequence[Sample]) -> dict[str, Any]:
             for call in ("acquire", "release")
             for percent in (50, 99)
         },
+    }
+
+
+def _handover_json(taken: Sequence[Sample]) -> dict[str, Any]:
+    return {
+        "handOvers": sum(sample.cycles for sample in taken),
+        "errors": sum(sample.errors for sample in taken),
+        "loadCpu": round(median(sample.load_cpu for sample in taken), 3),
+        **{f"p{percent}Millis": round(latency_ms(taken, HAND_OVER, percent / 100), 3) for percent in (50, 99)},
     }

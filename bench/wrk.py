@@ -18,6 +18,7 @@ from typing import Any
 
 from bench import binaries
 from bench.arm import Sample
+from bench.signals import signals_held_back
 
 WARMUP_S = 0.5
 STRAGGLER_S = 10
@@ -56,11 +57,13 @@ def _run(command: Sequence[str], expected: int) -> tuple[list[dict[str, Any]], d
     """The reports of the clients, and the socket errors that wrk counted."""
     clients: list[dict[str, Any]] = []
     sockets: dict[str, int] = {}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
+    process: subprocess.Popen[str] | None = None
     output: list[str] = []
     try:
+        with signals_held_back():
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            )
         assert process.stdout is not None
         for line in process.stdout:
             if not line.startswith("{"):
@@ -72,8 +75,9 @@ def _run(command: Sequence[str], expected: int) -> tuple[list[dict[str, Any]], d
             else:
                 sockets = report
     finally:
-        process.kill()
-        process.wait()
+        if process is not None:
+            process.kill()
+            process.wait()
     if not sockets:
         raise RuntimeError(f"wrk failed: {''.join(output)[-2000:]}")
     return clients, sockets

@@ -15,8 +15,8 @@ from fencegate.client.blocking.observer import Observer
 from fencegate.client.blocking.open_session import OpenSession, Session, SessionReactions, session_of
 from fencegate.client.blocking_watch import Watcher
 from fencegate.client.connection import Connection
-from fencegate.client.history import DEFAULT_LIMIT, LockHistory, history
 from fencegate.client.guarded import Guarded
+from fencegate.client.history import DEFAULT_LIMIT, LockHistory, history
 from fencegate.client.life import LeaseState
 from fencegate.client.locks import DEFAULT_TIMEOUT_S, connection_of
 from fencegate.client.locks import Locks as AsyncLocks

@@ -119,21 +119,21 @@ async def test_a_wait_for_all_is_cancelled_without_a_trace(locks: Locks, rival: 
 
 
 async def test_one_renewal_carries_all(locks: Locks, keys: list[str]) -> None:
-    async with locks.hold_all(keys, ttl=4) as leases:
+    async with locks.hold_all(keys, ttl=6) as leases:
         assert locks._connection.kept() == [leases]
+        ends = [(await locks.status(key))["expiresAt"] for key in keys]
         begun_us = leases._started_us
-        await asyncio.sleep(4.2)  # longer than they would have lasted without it
-        assert leases._started_us > begun_us
-        leases.ensure_held()
-        for lease in leases.values():
-            lease.ensure_held()
+        await eventually(lambda: leases._started_us > begun_us)
+        for key, end in zip(keys, ends, strict=True):
+            leases[key].ensure_held()
+            assert (await locks.status(key))["expiresAt"] > end
 
 
 async def test_when_one_is_lost_all_are_and_the_rest_is_given_back(locks: Locks, rival: Locks, keys: list[str]) -> None:
     told: list[LeaseState] = []
     with pytest.raises(LockLost, match="as a test"):
         async with locks.hold_all(
-            keys, ttl=3, cancel_on_lost=True, on_state=lambda _, state: told.append(state)
+            keys, ttl=6, cancel_on_lost=True, on_state=lambda _, state: told.append(state)
         ) as leases:
             await rival.force_release(keys[1], "as a test")
             await asyncio.sleep(60)
@@ -154,7 +154,7 @@ async def test_a_loss_that_no_renewal_noticed_is_raised_by_the_release_and_the_r
 
 
 async def test_one_of_them_may_be_released_before_the_others(locks: Locks, rival: Locks, keys: list[str]) -> None:
-    async with locks.hold_all(keys, ttl=3) as leases:
+    async with locks.hold_all(keys, ttl=6) as leases:
         await leases[keys[0]].release()
         assert leases[keys[0]].state is RELEASED
         async with rival.hold(keys[0]):
@@ -171,8 +171,8 @@ async def test_a_revocation_of_one_is_told_of_all_and_ends_all_in_time(
 ) -> None:
     revoked: list[object] = []
     with pytest.raises(LockLost, match="maintenance"):
-        async with locks.hold_all(keys, ttl=3, on_revoked=revoked.append) as leases:
-            await rival.force_release(keys[1], "maintenance", grace=4)
+        async with locks.hold_all(keys, ttl=4.5, on_revoked=revoked.append) as leases:
+            await rival.force_release(keys[1], "maintenance", grace=6)
             await eventually(lambda: revoked == [leases])
             assert leases[keys[1]].revoked == leases.revoked
             assert leases[keys[0]].revoked is None

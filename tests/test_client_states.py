@@ -138,10 +138,14 @@ async def test_a_callback_that_raises_is_logged_and_the_hold_goes_on(
 def test_a_callback_that_hangs_keeps_no_renewal_and_no_other_callback_from_running(server: Server, key: str) -> None:
     go_on = threading.Event()
     told: list[LeaseState] = []
+
+    def hang(_lease: object, _state: LeaseState) -> None:
+        go_on.wait()
+
     with sync.connect(server.url) as locks:
         try:
             with (
-                locks.hold(f"{key}/1", ttl=4, on_state=lambda _lease, _state: bool(go_on.wait()) and None) as hanging,
+                locks.hold(f"{key}/1", ttl=4, on_state=hang) as hanging,
                 locks.hold(f"{key}/2", ttl=4, on_state=lambda _, state: told.append(state)) as other,
             ):
                 time.sleep(4.2)  # longer than the lease: it was renewed meanwhile
@@ -164,6 +168,25 @@ def test_the_sync_face_goes_through_the_same_states(stoppable: Server, key: str)
             assert lease.lost.wait(30)
             stoppable.signal(signal.SIGCONT)
         eventually_sync(lambda: told == [HELD, SUSPENDED, LOST] and lost == [lease])
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+async def test_a_holder_who_is_asked_to_let_go_hears_of_it_and_may_finish(
+    server: Server, key: str, embedded: bool
+) -> None:
+    url = "memory://states" if embedded else server.url
+    revoked: list[Lease] = []
+    async with connect(url) as locks, connect(url) as rival:
+        async with locks.hold(key, ttl=6, on_revoked=revoked.append) as lease:
+            answer = await rival.force_release(key, "maintenance", grace=60)
+            await eventually(lambda: revoked == [lease])
+            assert lease.revoked is not None
+            assert (lease.revoked.reason, lease.revoked.taken_at) == ("maintenance", answer["takenAt"] / 1000)
+            lease.ensure_held()
+            begun_us = lease._started_us
+            await eventually(lambda: lease._started_us > begun_us)  # it is renewed until then
+        async with rival.hold(key, wait=20):  # long before the grace was over
+            pass
 
 
 def test_a_revocation_shortens_the_lease_and_is_told_once(clock: ManualClock) -> None:

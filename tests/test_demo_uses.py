@@ -30,7 +30,7 @@ from fencegate_demo.trials.use import Use
 place = Use.place
 Use.place = lambda *wanted: msgspec.structs.replace(place(*wanted), arm="unfenced")
 """
-WITHIN_S = 100
+WITHIN_S = 200
 
 
 def demo(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:

@@ -103,7 +103,7 @@ class Client(threading.Thread):
             try:
                 answer = call()
             except httpx.HTTPError:
-                time.sleep(0.02)
+                time.sleep(0.1)  # sooner, the clients would take the processor that the next server starts on
                 continue
             if answer.status_code != 503:
                 return answer

@@ -149,7 +149,8 @@ class World:
         below = lock_entry(options.get("key", "k")) + "/"
         records = [record for entry, record in self.entries.items() if entry.startswith(below)]
         found = look_below([r for r in records if isinstance(r, LockRecord)], who, self.now, AllEntries(self.entries))
-        return [f"below: highest {found.highest}, " + (f"held by {found.holder}" if found.holder else "free")]
+        state = "free" if found.holder is None else f"held by {found.holder}" if found.holder else "closed"
+        return [f"below: highest {found.highest}, {state}"]
 
     def _wakes(self, _: list[str], options: dict[str, str]) -> list[str]:
         record = self.entries.get(lock_entry(options.get("key", "k")))

@@ -1,11 +1,28 @@
 """The public API as type checkers see it. mypy reads this file; nothing runs it."""
 
 import threading
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 import fencegate
 import fencegate.sync
-from fencegate import Hold, Lease, LeaseState, LockHeld, Locks, Token, TryHold, Watcher, WatchEvent, connect
+from fencegate import (
+    Hold,
+    HoldAll,
+    Lease,
+    Leases,
+    LeaseState,
+    LockHeld,
+    Locks,
+    OpenSession,
+    Revocation,
+    Session,
+    Terms,
+    Token,
+    TryHold,
+    Watcher,
+    WatchEvent,
+    connect,
+)
 
 
 async def async_client() -> None:
@@ -31,6 +48,11 @@ async def async_client() -> None:
         assert_type(lease.remaining, float)
         assert_type(lease.headers(), dict[str, str])
         assert_type(lease.export(), str)
+        assert_type(lease.mode, Literal["exclusive", "shared"])
+        assert_type(lease.slot, int | None)
+        assert_type(lease.fence, str)
+        assert_type(lease.revoked, Revocation | None)
+        assert_type(lease.why_lost, str | None)
         assert_type(lease.lost.is_set(), bool)
         await lease.lost.wait()
         lease.ensure_held()
@@ -58,8 +80,37 @@ async def async_client() -> None:
     await locks.aclose()
 
 
+async def terms_sessions_and_groups() -> None:
+    locks = connect(on_state=on_state)
+    terms: Terms = {"ttl": 30, "shared": True, "priority": 5, "lock_delay": 1.5, "max_hold": 60}
+    locks.hold("a", **terms)
+    locks.hold("a", mode="shared", hierarchical=True, limit=None, owner="me", on_state=on_state, on_revoked=on_lost)
+    locks.hold("a", mode="upgradable")  # type: ignore[arg-type]
+    locks.hold("a", timeout=3)  # type: ignore[call-arg]
+    assert_type(locks.session(ttl=30, owner="me", cancel_on_lost=True), OpenSession)
+    async with locks.session() as session:
+        assert_type(session, Session)
+        assert_type(session.state, LeaseState)
+        assert_type(session.hold("a", wait=3), Hold)
+        assert_type(session.try_hold("a"), TryHold)
+        assert_type(session.hold_all(["a"]), HoldAll)
+        locks.hold("a", session=session)
+        await session.lost.wait()
+        await session.end()
+    async with locks.hold_all(["a", ("b", "shared")], ttl=30, wait=10, session=None) as leases:
+        assert_type(leases, Leases)
+        assert_type(leases["a"], Lease)
+        assert_type(leases.state, LeaseState)
+        await leases.release()
+    assert_type(await locks.force_release("a", "why", grace=3), dict[str, Any])
+
+
 def on_lost(lease: Lease) -> None:
     lease.lost.is_set()
+
+
+def on_state(lease: Lease, state: LeaseState) -> None:
+    print(lease.token, state)
 
 
 def sync_client() -> None:
@@ -74,6 +125,12 @@ def sync_client() -> None:
         assert_type(maybe, fencegate.sync.Lease | None)
     with locks.attach("exported") as attached:
         assert_type(attached, fencegate.sync.Lease)
+    with locks.session(ttl=3) as session, session.hold("a", limit=3) as permit:
+        assert_type(session, fencegate.sync.Session)
+        assert_type(session.lost, threading.Event)
+        assert_type(permit, fencegate.sync.Lease)
+    with locks.hold_all(["a", ("b", "shared")]) as leases:
+        assert_type(leases["a"], fencegate.sync.Lease)
     assert_type(locks.hold("a").acquire(), fencegate.sync.Lease)
     assert_type(locks.status("a"), dict[str, Any])
     assert_type(locks.history("a", limit=10), fencegate.LockHistory)

@@ -12,6 +12,7 @@ from fencegate.core.model import DONE, LOCKS
 from fencegate.core.ports import Change, Store
 from fencegate_adapters.sql.tables import documents, fences, resources
 from fencegate_demo.plan import Plan, Trial
+from fencegate_lockservice.history_rows import HISTORY
 from fencegate_lockservice.stores import close_store, open_store
 
 PAGE = 500
@@ -50,8 +51,8 @@ async def _in_store(url: str, prefix: str) -> AsyncIterator[None]:
 
 
 async def _forget_locks(store: Store, prefix: str) -> None:
-    """Remove the records of our locks. Their tokens needn't be remembered: these names never come again."""
-    for entries in (LOCKS, DONE):
+    """Remove the records of our locks and their history. Tokens needn't be remembered: these names never come again."""
+    for entries in (LOCKS, DONE, HISTORY):
         after = ""
         while page := await store.scan(entries, after, PAGE):
             after = page[-1][0]

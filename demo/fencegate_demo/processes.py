@@ -11,8 +11,8 @@ from typing import IO
 
 from fencegate.core.errors import FencegateError, ResourceUnavailable, StoreUnavailable, UnsafeConfiguration
 
-START_WITHIN_S = 30.0
-STOP_WITHIN_S = 20.0
+START_WITHIN_S = 90.0
+STOP_WITHIN_S = 60.0
 END_WITHIN_S = 5.0
 LOOK_EVERY_S = 0.005
 

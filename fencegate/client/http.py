@@ -1,5 +1,7 @@
 """The lock calls over HTTP: the only module of the client that knows httpx."""
 
+import logging
+import re
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
@@ -40,6 +42,23 @@ _REFUSALS: Mapping[str, type[FencegateError]] = {
     )
 }
 _PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail", "error"})
+
+
+class _WithoutSessionIds(logging.Filter):
+    """httpx logs the address of every request, and the id of a session, which is part of it, is a secret."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(_hidden(part) for part in record.args)
+        return True
+
+
+def _hidden(part: object) -> object:
+    return _SESSION_ID.sub(r"\1…", str(part)) if isinstance(part, str | httpx.URL) else part
+
+
+_SESSION_ID = re.compile(r"(/v1/sessions/)[^/]+")
+logging.getLogger("httpx").addFilter(_WithoutSessionIds())
 
 
 class HttpTransport:

@@ -29,7 +29,8 @@ def done_entry(lock_key: str, request: str) -> str:
 
 
 def floor_entry(lock_key: str) -> str:
-    return f"{FLOORS}{zlib.crc32(lock_key.encode()) % _SHARDS:02d}"
+    """By the top of its path: locks above and below each other compare their tokens, also when they were forgotten."""
+    return f"{FLOORS}{zlib.crc32(lock_key.partition('/')[0].encode()) % _SHARDS:02d}"
 
 
 def session_entry(session_id: str) -> str:

@@ -42,15 +42,17 @@ def attempt(lanes: Sequence[Lane], result: Fold, now: Interval, commit_id: str, 
         after[name] = Known(commit_id, record, commits) if record is not None else ABSENT
     entry = _witness(lanes, writes)
     lines = [(LOCKS + event.lock_key, encode_line(replica, event)) for event in result.events]
-    told = {name for name, _ in lines}
-    lines += [
-        (lane.entry, encode_line(replica, None))
-        for lane in lanes
-        if lane.entry in writes and lane.entry not in told and lane.entry.startswith(LOCKS)
-    ]
+    if not lines or len(lanes) > 1:
+        told = {name for name, _ in lines}
+        lines += [(name, encode_line(replica, None)) for name in _moved(lanes, writes) if name not in told]
     by_us = now.latest + LAND_WITHIN_US
     not_after_us = by_us if result.not_after_us is None else min(result.not_after_us, by_us)
     return Attempt(result, entry, seen.get(entry, ABSENT), after, commit_id, changes, lines, not_after_us)
+
+
+def _moved(lanes: Sequence[Lane], writes: dict[str, Record | None]) -> list[str]:
+    """The locks that were written: others have to hear of it, also when only the queue moved."""
+    return [lane.entry for lane in lanes if lane.entry in writes and lane.entry.startswith(LOCKS)]
 
 
 def _witness(lanes: Sequence[Lane], writes: dict[str, Record | None]) -> str:

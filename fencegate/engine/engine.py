@@ -265,7 +265,7 @@ class Engine:
         while page := await self.scan(prefix, after, PAGE):
             records = [record for _, record in page]
             found = look_below(records, command.who, self.now(), await self.sessions(records))
-            highest, holder = max(highest, found.highest), holder or found.holder
+            highest, holder = max(highest, found.highest), holder if found.holder is None else holder or found.holder
             after = page[-1][0]
         return Below(highest, holder)
 

@@ -116,7 +116,7 @@ class _Run:
     def serve_those_who_wait_here(self) -> None:
         """Whoever is offered a lock and waits here takes it up at once, in the same commit."""
         for lane in self._lanes:
-            while (taking := self._offered_here(lane)) is not None:
+            while lane.waiting and (taking := self._offered_here(lane)) is not None:
                 outcome = self.judge(taking)
                 if isinstance(outcome, Nothing):
                     break
@@ -140,7 +140,7 @@ class _Run:
 
     def _offered_here(self, lane: Lane) -> TakeUp | None:
         record = self._view.get(lane.entry)
-        if not lane.waiting or not isinstance(record, LockRecord) or record.offer is None:
+        if not isinstance(record, LockRecord) or record.offer is None:
             return None
         who = record.offer.waiter.who
         if who.request not in lane.waiting:

@@ -287,10 +287,11 @@ class Lanes:
         for entry, known in learnt.items():
             self.known.learn(entry, known)
         self._answer(lot, asked, result.outcomes)
-        for request, outcome in result.heard.items():
+        if result.heard:
             for lane in lot:
-                for poll in lane.waiting.get(request, {}).values():
-                    poll.hear(outcome)
+                for request, outcome in result.heard.items():
+                    for poll in lane.waiting.get(request, {}).values():
+                        poll.hear(outcome)
         for lane in lot:
             self._noticed(lane, result)
 

@@ -136,9 +136,10 @@ class Tending:
         known = self.lanes.known.get(lane.entry)
         record = known.record if known is not None else None
         self._set_alarm(lane.entry, record)
-        for command in result.next:
-            self.spawn(self.quietly(command))
-        result.next.clear()
+        if result.next:
+            for command in result.next:
+                self.spawn(self.quietly(command))
+            result.next.clear()
         if len(result.seen) > 1 or len(result.writes) > 1 or isinstance(record, Session):
             self._noticed_beside(lane, result)
         if self.wakes and lane.entry in result.writes:

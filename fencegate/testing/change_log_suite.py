@@ -49,6 +49,20 @@ class ChangeLogSuite:
             (line,) = await gather_log(stream, 1)
             assert (line.key, line.revision > here) == ("after", True)
 
+    async def test_no_answer_ends_in_the_middle_of_a_revision(self, store: Store) -> None:
+        start = await log_revision(store)
+        for number in range(6):
+            await write(store, put(f"k{number}"), events=1 + 150 * number)
+        places: list[tuple[int, int]] = []
+        stream = store.changes(start)
+        while len(places) < 6 + 150 * 15:
+            changes = await first_answer(stream)
+            found = [(entry.revision, entry.line) for entry in changes.entries]
+            assert not places or found[0][0] > places[-1][0]
+            assert found[0][1] == 0
+            places += found
+        assert places == sorted(set(places))
+
     async def test_a_stream_that_is_closed_ends_for_whoever_closed_it_only(self, store: Store) -> None:
         closed, open_ = store.changes(None), store.changes(None)
         await first_answer(closed)

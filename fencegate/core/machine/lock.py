@@ -37,19 +37,41 @@ def ends_us(hold: Hold) -> int | None:
     return hold.granted_us + terms.max_hold_us if terms.max_hold_us else None
 
 
-def over(turn: Turn, hold: Hold) -> tuple[Ending, int] | None:
-    """How and when a hold ended; None while it lasts. The one place that judges this: only what surely ended did."""
+Over = tuple[Ending, int, str | None]
+"""How a hold ended, when, and why if somebody said so."""
+
+
+def over(turn: Turn, record: LockRecord, hold: Hold) -> Over | None:
+    """How a hold of this record ended; None while it lasts. The one place that judges this: only what surely ended
+    did. Of several ends the first counts, whichever is noticed first."""
+    now_us = turn.now.earliest
     end_us = ends_us(hold)
-    if end_us is not None and end_us <= turn.now.earliest:
-        return Ending.EXPIRED, end_us
+    ended: Over | None = None
+    if end_us is not None and end_us <= now_us:
+        ended = Ending.EXPIRED, end_us, None
     terms = hold.who.special
     if terms is not None and terms.session:
         session = turn.session(terms.session)
         if session is None:
-            return Ending.EXPIRED, turn.now.latest
-        if session.ended is not None:
-            return session.ended, session.ended_us
-    return None
+            ended = ended or (Ending.EXPIRED, turn.now.latest, None)
+        elif session.ended is not None and (ended is None or session.ended_us < ended[1]):
+            ended = session.ended, session.ended_us, None
+    revoked = record.revoked
+    if revoked is not None and revoked.at_us <= now_us and (ended is None or revoked.at_us < ended[1]):
+        ended = Ending.FORCED, revoked.at_us, revoked.reason
+    return ended
+
+
+def closed_until(hold: Hold, ending: Ending, at_us: int) -> int:
+    """Until when the lock stays closed after this hold: it was lost, and not given back. Nobody had a pending one."""
+    delay_us = hold.who.terms.lock_delay_us
+    return at_us + delay_us if delay_us and ending is not Ending.RELEASED and not hold.pending else 0
+
+
+def keeps_out(turn: Turn, record: LockRecord, hold: Hold) -> bool:
+    """Whether a hold counts for those above and below it: it lasts, or its lock-delay does, noticed or not."""
+    ended = over(turn, record, hold)
+    return ended is None or closed_until(hold, ended[0], ended[1]) > turn.now.earliest
 
 
 def is_there(waiter: Waiter) -> bool:
@@ -68,6 +90,8 @@ def fits_beside(record: LockRecord, who: Claimant, now: Interval) -> bool:
         return True
     others = [hold.who for hold in record.holds] + ([offered] if offered is not None else [])
     terms = who.terms
+    if terms.hierarchical or any(other.terms.hierarchical for other in others):
+        return False  # whoever joined would not have looked below
     if terms.limit:
         taken = len({hold.slot for hold in record.holds}) + (offered is not None)
         return taken < terms.limit and all(other.terms.limit == terms.limit for other in others)
@@ -101,15 +125,15 @@ class LockTurn:
 
     def _pass_time(self) -> None:
         record = self.record
-        self.turn.require([session_entry(hold.who.terms.session) for hold in record.holds if hold.who.terms.session])
+        if len(record.holds) > 1:
+            held = [hold.who.terms.session for hold in record.holds if hold.who.terms.session]
+            self.turn.require([session_entry(session_id) for session_id in held])
         for hold in record.holds:
-            ended = over(self.turn, hold)
+            ended = over(self.turn, record, hold)
             if ended is not None:
                 self.end(hold, *ended)
-        revoked = self.record.revoked
-        if revoked is not None and revoked.at_us <= self.now.earliest:
-            for hold in self.record.holds:
-                self.end(hold, Ending.FORCED, revoked.at_us, revoked.reason)
+        if record.closed_until_us and self.record.closed_until_us <= self.now.earliest:
+            self.record = replace(self.record, closed_until_us=0, closed_below=False)
         if record.offer is not None and record.offer.until_us <= self.now.earliest:
             self._lapse(record.offer)
         if self.record.queue:
@@ -141,10 +165,10 @@ class LockTurn:
 
     def _is_free_above(self, who: Claimant) -> bool:
         for record in self._above():
-            if record.closed_below and record.closed_until_us > self.now.earliest:
+            if record.closed_until_us > self.now.earliest and (record.closed_below or who.terms.hierarchical):
                 return False
             for hold in record.holds:
-                if excludes(hold, who.terms) and over(self.turn, hold) is None:
+                if excludes(hold, who.terms) and keeps_out(self.turn, record, hold):
                     return False
         return True
 
@@ -204,11 +228,12 @@ class LockTurn:
     def lowest_token(self) -> int:
         """The token that a grant would get now: above everything that this commit has seen, and not below the clock.
 
-        A record without a token may be one that was forgotten, and then the floor of its shard stands for it.
+        A record without a token may be one that was forgotten, and then the floor of its shard stands for it. Locks
+        above and below this one are of the same shard.
         """
         last = self.record.last_token or self.floor
-        for record in self._above():
-            last = max(last, record.last_token)
+        if "/" in self.lock_key:
+            last = max(last, self.floor, *[record.last_token for record in self._above()])
         return max(last + 1, self.now.latest)
 
     def grant(self, who: Claimant, shared_with: Hold | None = None, token: int = 0) -> Granted | Pending:
@@ -272,8 +297,8 @@ class LockTurn:
         who = hold.who
         closed_until_us, closed_below = record.closed_until_us, record.closed_below
         if who.special is not None:
-            if who.special.lock_delay_us and ending is not Ending.RELEASED and not hold.pending:
-                closed_until_us = max(closed_until_us, at_us + who.special.lock_delay_us)
+            if until_us := closed_until(hold, ending, at_us):
+                closed_until_us = max(closed_until_us, until_us)
                 closed_below = closed_below or who.special.hierarchical
             if who.special.session:
                 self.turn.writes[member_entry(who.special.session, who.request, self.lock_key)] = None

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from fencegate.core.machine.lock import ends_us, excludes, over
+from fencegate.core.machine.lock import ends_us, excludes, is_there, keeps_out, over
 from fencegate.core.machine.turn import Turn
 from fencegate.core.model import DEFAULT_LIMITS, Claimant, Hold, LockRecord, Record, session_entry
 from fencegate.core.ports import Interval
@@ -18,7 +18,7 @@ class Below(NamedTuple):
     highest: int
     """The highest token there."""
     holder: str | None
-    """Somebody who holds a lock there; None when nobody does."""
+    """Somebody who holds a lock there, '' when it is nobody but a lock-delay lasts; None when all is free."""
 
 
 def sessions_of(record: LockRecord) -> set[str]:
@@ -33,7 +33,7 @@ def sessions_of(record: LockRecord) -> set[str]:
 def live_holds(record: LockRecord, now: Interval, sessions: Sessions) -> list[Hold]:
     """The holds that count now, each with the end that is known of it; `sessions` has those of `sessions_of`."""
     turn = Turn(sessions, now, DEFAULT_LIMITS)
-    return [_told(turn, hold) for hold in record.holds if not hold.pending and over(turn, hold) is None]
+    return [_told(turn, hold) for hold in record.holds if not hold.pending and over(turn, record, hold) is None]
 
 
 def _told(turn: Turn, hold: Hold) -> Hold:
@@ -47,8 +47,10 @@ def look_below(records: Iterable[LockRecord], who: Claimant, now: Interval, sess
     highest, holder = 0, None
     for record in records:
         highest = max(highest, record.last_token)
+        if record.closed_until_us > now.earliest:
+            holder = holder or ""
         for hold in record.holds:
-            if excludes(hold, who.terms) and over(turn, hold) is None:
+            if excludes(hold, who.terms) and keeps_out(turn, record, hold):
                 holder = hold.who.owner_id
     return Below(highest, holder)
 
@@ -60,6 +62,9 @@ def wakes_at(record: LockRecord) -> int | None:
         times.append(record.revoked.at_us)
     if record.offer is not None:
         times.append(record.offer.until_us)
-    elif record.closed_until_us and record.queue:
+    if record.closed_until_us:  # those who wait may be below it
         times.append(record.closed_until_us)
+    if record.queue and not record.holds and record.offer is None:  # the first waits for another lock too
+        first_us = next((waiter.keep_until_us for waiter in record.queue if is_there(waiter)), 0)
+        times += [first_us] if first_us else []
     return min(times, default=None)

@@ -1,5 +1,7 @@
 """How the lock rules say no: which error, and what it tells the caller to do."""
 
+from dataclasses import replace
+
 from fencegate.core.commands import Refused
 from fencegate.core.errors import (
     InvalidInput,
@@ -33,7 +35,8 @@ def free(lock_key: str, highest: int) -> LockFree:
 
 
 def held(lock: LockTurn) -> LockHeld:
-    return held_by(lock.record, lock.now, lock.lock_key)
+    holds = tuple([lock.told(hold) for hold in lock.record.holds])
+    return held_by(replace(lock.record, holds=holds), lock.now, lock.lock_key)
 
 
 def held_by(record: LockRecord, now: Interval, lock_key: str) -> LockHeld:
@@ -45,15 +48,17 @@ def held_by(record: LockRecord, now: Interval, lock_key: str) -> LockHeld:
         which = min if record.holds[0].who.terms.limit else max
         hold = which(record.holds, key=lambda hold: hold.expires_us)
         owner, until_us = hold.who.owner_id, hold.expires_us
+        if record.revoked is not None:
+            until_us = min(until_us, record.revoked.at_us)
     elif record.offer is not None:
         owner, until_us = record.offer.waiter.who.owner_id, record.offer.until_us
     elif record.closed_until_us > now.earliest:
         owner, until_us = None, record.closed_until_us
         why = "the lock was lost by its holder, who asked for a pause before it is given again"
     elif (first := next((w.who.owner_id for w in record.queue if is_there(w)), None)) is not None:
-        owner, until_us = first, now.latest  # it came free just now, and goes to the first who waits
+        owner, until_us = first, now.earliest + 1_000_000  # it goes to the first who waits, now or with another lock
     else:
-        owner, until_us = None, now.latest + 1_000_000
+        owner, until_us = None, now.earliest + 1_000_000
         why = "a lock above this one keeps it closed; wait for it, or come back later"
     retry_ms = max(1, -(-(until_us - now.earliest) // 1000))
     return LockHeld(why, lockKey=lock_key, currentOwner=owner, retryAfterMillis=retry_ms)
@@ -61,8 +66,8 @@ def held_by(record: LockRecord, now: Interval, lock_key: str) -> LockHeld:
 
 def held_below(lock_key: str, owner_id: str) -> LockHeld:
     """A hierarchical lock can't be had, for one below it is held."""
-    why = "a lock below this one is held; wait for it, or come back later"
-    return LockHeld(why, lockKey=lock_key, currentOwner=owner_id, retryAfterMillis=1000)
+    why = "a lock below this one is held, or was lost just now; wait for it, or come back later"
+    return LockHeld(why, lockKey=lock_key, currentOwner=owner_id or None, retryAfterMillis=1000)
 
 
 def over(past: Done) -> LockExpired:

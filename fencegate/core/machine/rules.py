@@ -200,7 +200,7 @@ def confirm(lock: LockTurn, command: Confirm) -> Outcome:
     expires_us = now_us + hold.who.ttl_us
     if hold.who.terms.max_hold_us:
         expires_us = min(expires_us, now_us + hold.who.terms.max_hold_us)
-    token = max(lock.lowest_token(), command.highest + 1)
+    token = max(lock.lowest_token(), command.highest + 1, lock.floor + 1)
     confirmed = lock.told(replace(hold, token=token, granted_us=now_us, expires_us=expires_us, pending=False))
     lock.put_hold(hold, confirmed)
     lock.turn.must_land_before(confirmed.expires_us)
@@ -279,17 +279,21 @@ def force_release(lock: LockTurn, command: ForceRelease) -> Outcome:
     record = lock.record
     if not record.holds:
         return Refused(refusals.free(command.lock_key, max(record.last_token, lock.floor)))
-    if not command.grace_us:
-        for hold in record.holds:
+    for hold in record.holds:
+        if not command.grace_us:
+            _tell_session(lock, hold, Revocation(lock.now.latest, command.reason))
+        if hold.pending or not command.grace_us:  # nobody was told of a pending one, who could let go of it
             lock.end(hold, Ending.FORCED, lock.now.latest, command.reason)
+    if not command.grace_us:
         return Nothing()
-    at_us = lock.now.latest + command.grace_us
+    record = lock.record
+    at_us = lock.now.latest + command.grace_us if record.holds else lock.now.latest
     if record.revoked is not None and record.revoked.at_us <= at_us:
         return Revoking(record.revoked.at_us)
-    revoked = Revocation(at_us, command.reason)
-    lock.record = replace(record, revoked=revoked)
-    for hold in record.holds:
-        if not hold.pending:
+    if record.holds:
+        revoked = Revocation(at_us, command.reason)
+        lock.record = replace(record, revoked=revoked)
+        for hold in record.holds:
             lock.log("revoked", hold, command.reason)
             _tell_session(lock, hold, revoked)
     return Revoking(at_us)
@@ -299,8 +303,9 @@ def _tell_session(lock: LockTurn, hold: Hold, revoked: Revocation) -> None:
     """A lock under a session has no renewals of its own to be told by."""
     session_id = hold.who.terms.session
     session = lock.turn.session(session_id) if session_id else None
-    if session is not None:
-        told = (*session.revoked, RevokedLock(lock.lock_key, hold.token, revoked))[-MAX_REVOKED:]
+    if session is not None and not hold.pending:
+        others = [told for told in session.revoked if (told.lock_key, told.token) != (lock.lock_key, hold.token)]
+        told = (*others, RevokedLock(lock.lock_key, hold.token, revoked))[-MAX_REVOKED:]
         lock.turn.writes[session_entry(session_id)] = replace(session, revoked=told)
 
 
@@ -309,7 +314,7 @@ def drop(lock: LockTurn, command: Drop) -> Outcome:
     session = lock.turn.session(command.session_id)
     if session is None or session.ended is not None:
         waiter = lock.find_waiter(command.request)
-        if waiter is not None:
+        if waiter is not None and waiter.who.terms.session == command.session_id:
             lock.remove(waiter)
         entry = member_entry(command.session_id, command.request, command.lock_key)
         if lock.turn.read(entry) is not None:

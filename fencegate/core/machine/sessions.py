@@ -23,6 +23,10 @@ from fencegate.core.machine.turn import Turn
 from fencegate.core.model import Ending, Session, session_entry
 
 
+TOLD_FOR = 2
+"""For how many TTLs after a lock was taken the session is told so: one renewal at least comes within each."""
+
+
 def open_session(turn: Turn, command: OpenSession) -> Step:
     found = turn.session(command.session_id)
     if found is not None:  # by a commit whose answer was lost
@@ -47,7 +51,7 @@ def renew_session(turn: Turn, command: RenewSession) -> Step:
         ttl_us=ttl_us,
         expires_us=max(found.expires_us, turn.now.latest + ttl_us),
         renewals=found.renewals + 1,
-        revoked=tuple(lock for lock in found.revoked if lock.revoked.at_us > turn.now.earliest),
+        revoked=tuple(lock for lock in found.revoked if lock.revoked.at_us + TOLD_FOR * ttl_us > turn.now.earliest),
     )
     turn.writes[session_entry(command.session_id)] = renewed
     return turn.step(SessionIs(renewed))

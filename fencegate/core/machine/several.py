@@ -5,6 +5,8 @@ in the same order everywhere, and neither can wait for the other. A place like t
 any place does; the lock is offered when all of them can be.
 """
 
+from dataclasses import replace
+
 from fencegate.core.commands import (
     Acquire,
     AcquireAll,
@@ -68,6 +70,11 @@ def acquire_all(turn: Turn, command: AcquireAll) -> Step:
         return _step(turn, locks, _grant_all(locks, claimants))
     if not command.parts[0].wait:
         return _step(turn, locks, Refused(refusals.held(blocked[0])))
+    places = [lock.find_waiter(command.request) for lock in locks]
+    if None in places:  # of places that were not made in one commit, two waiters may each have one before the other
+        for lock, place in zip(locks, places, strict=True):
+            if place is not None:
+                lock.remove(place)
     outcomes = [rules.enqueue(lock, part, who) for (lock, part), who in zip(pairs, claimants, strict=True)]
     for outcome in outcomes:
         if isinstance(outcome, Refused):
@@ -104,6 +111,9 @@ def hand_over_all(turn: Turn, command: HandOverAll) -> Step:
         for lock, waiter in zip(locks, waiters, strict=True):
             if waiter is not None:
                 lock.remove(waiter)
+    elif any(waiter.suspect_us for waiter in there):  # who is thought dead at one of them is so at all
+        for lock, waiter in zip(locks, there, strict=True):
+            lock.put(waiter, replace(waiter, suspect_us=waiter.suspect_us or turn.now.earliest))
     elif not offered and all(
         is_there(waiter) and lock.is_next(waiter.who) and lock.fits(waiter.who)
         for lock, waiter in zip(locks, there, strict=True)
