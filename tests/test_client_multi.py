@@ -1,9 +1,8 @@
-"""Several locks at once: all or none, renewed by one call, lost as one; in both faces and over every store."""
+"""Several locks at once: all or none, renewed by one call, lost as one; in both faces, with a server and without."""
 
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,11 +15,10 @@ from tests.test_client_time import LossyNetwork
 HELD, SUSPENDED, LOST, RELEASED = LeaseState.HELD, LeaseState.SUSPENDED, LeaseState.LOST, LeaseState.RELEASED
 
 
-@pytest.fixture(params=["http", "sqlite", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "http":
-        return str(request.getfixturevalue("server").url)
-    return "memory://multi" if request.param == "memory" else f"sqlite:///{tmp_path}/locks.db"
+@pytest.fixture(params=["http", "memory"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A server, whose store is SQLite; and a store in memory, without one."""
+    return str(request.getfixturevalue("server").url) if request.param == "http" else "memory://multi"
 
 
 @pytest.fixture

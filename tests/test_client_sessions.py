@@ -1,11 +1,10 @@
-"""Sessions: one keep-alive for any number of leases, which live and die with it, in both faces and over every store."""
+"""Sessions: one keep-alive for any number of leases, which live and die with it; with a server and without."""
 
 import asyncio
 import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -22,11 +21,10 @@ from tests.test_client_time import LossyNetwork
 HELD, SUSPENDED, LOST, RELEASED = LeaseState.HELD, LeaseState.SUSPENDED, LeaseState.LOST, LeaseState.RELEASED
 
 
-@pytest.fixture(params=["http", "sqlite", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "http":
-        return str(request.getfixturevalue("server").url)
-    return "memory://sessions" if request.param == "memory" else f"sqlite:///{tmp_path}/locks.db"
+@pytest.fixture(params=["http", "memory"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A server, whose store is SQLite; and a store in memory, without one."""
+    return str(request.getfixturevalue("server").url) if request.param == "http" else "memory://sessions"
 
 
 @pytest.fixture

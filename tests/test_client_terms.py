@@ -1,8 +1,7 @@
-"""The terms of a hold: the same over a real server and over the embedded stores, in both faces."""
+"""The terms of a hold: the same with a server and without one, in both faces."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +11,10 @@ from fencegate.client.life import LeaseState
 from tests.eventually import eventually
 
 
-@pytest.fixture(params=["http", "sqlite", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "http":
-        return str(request.getfixturevalue("server").url)
-    return "memory://terms" if request.param == "memory" else f"sqlite:///{tmp_path}/locks.db"
+@pytest.fixture(params=["http", "memory"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A server, whose store is SQLite; and a store in memory, without one."""
+    return str(request.getfixturevalue("server").url) if request.param == "http" else "memory://terms"
 
 
 @pytest.fixture

@@ -5,18 +5,31 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fencegate.clock import SYSTEM
 from fencegate.core.commands import Expire, ForceRelease
 from fencegate.core.errors import FencegateError, LockHeld, OutcomeUnknown, ShuttingDown, StoreUnavailable
-from fencegate.core.model import Floor, Hold, Limits, floor_entry, lock_entry
+from fencegate.core.model import (
+    Claimant,
+    Floor,
+    Hold,
+    Limits,
+    LockRecord,
+    Offer,
+    Revocation,
+    Terms,
+    Waiter,
+    floor_entry,
+    lock_entry,
+)
 from fencegate.core.ports import Change, Interval
 from fencegate.engine import Engine
 from fencegate.engine import known as known_module
 from fencegate.engine import tending as tending_module
-from fencegate.engine.codec import decode, encode_line
+from fencegate.engine.codec import decode, encode, encode_line
 from fencegate.engine.timer import Alarms
 from fencegate.testing.caller import QUICK, Caller, engines
 from fencegate.testing.faulty_store import CALM, GONE, Faults, FaultyStore
@@ -480,3 +493,38 @@ async def test_in_a_storm_of_faults_nobody_is_told_wrong_and_after_it_all_is_wel
         assert min(hold.token for hold in holds) > max(crowd.tokens[:before])
     for one in stores:
         await one.close()
+
+
+# --- long queues -----------------------------------------------------------------------------------------------------
+
+
+def test_a_long_queue_is_read_as_it_was_written_also_when_some_of_it_was_written_before() -> None:
+    def waiter(number: int, **changes: Any) -> Waiter:
+        who = Claimant(f"r{number}", f"r{number}.x", "é", 1, metadata={"n": [number, "\n"]}, special=Terms(priority=2))
+        return Waiter(who, "replica", ("p1",), **changes)
+
+    queue = tuple(waiter(number) for number in range(40))
+    offer = Offer(waiter(99), 5)
+    first = LockRecord(7, (), offer, queue, 3, 4, True, Revocation(9, "why"))
+    moved = LockRecord(8, (Hold(queue[0].who, 8, 1, 2),), None, (*queue[1:], waiter(40, suspect_us=6)))
+    for record in (first, moved, first):
+        encoded = encode(record, ("c1", "c2"))
+        assert decode(lock_entry("k"), encoded) == (record, ("c1", "c2"))
+        short = LockRecord(8, record.holds, record.offer, record.queue[:3])
+        assert encoded.startswith(encode(short, ("c1", "c2"))[:40])  # one form, long or short
+
+
+async def test_waiters_are_asked_for_again_when_the_record_was_lost_under_a_new_acquire(store: MemoryStore) -> None:
+    async with engines(store, limits=PATIENT) as (engine,):
+        await Caller(engine, "A").acquire("k")
+        waiting = asyncio.ensure_future(Caller(engine, "B").acquire("k", wait_s=30))
+        await Caller(engine, "A").until_waiting("k", "B")
+        entry = lock_entry("k")
+        version = (await store.load([entry]))[entry].version
+        await store.commit([Change(entry, version, "lost")], [], SYSTEM.now_us() + 1_000_000)  # and nobody is told
+        engine._lanes.known.forget([entry])
+        hold = await Caller(engine, "C").acquire("k")
+        await Caller(engine, "A").until_waiting("k", "B")
+        await Caller(engine, "C").release("k", hold)
+        async with asyncio.timeout(30):
+            assert (await waiting).token > hold.token

@@ -15,7 +15,7 @@ from fencegate.client.background import background
 from fencegate.client.observer import Following
 from tests.child import Child
 from tests.eventually import PATIENCE_S, eventually, eventually_sync
-from tests.servers import MakeServer, Server
+from tests.servers import MakeServer, Server, kept_address
 
 LONG_TTL_S = 300.0
 """Longer than any test waits: only a release can explain that the lock changed hands."""
@@ -399,16 +399,15 @@ def test_without_await_a_lost_term_is_seen_by_a_waiting_thread(blocking: sync.Lo
 
 
 async def test_a_candidate_stands_while_the_lock_service_is_away(make_server: MakeServer) -> None:
-    first = make_server()
-    first.kill()
-    async with connect(first.url, timeout=1) as locks:
-        standing = asyncio.create_task(locks.lead("a").__aenter__())
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1):
-                await asyncio.shield(standing)
-        make_server(listen=first.url.removeprefix("http://"))
-        async with asyncio.timeout(PATIENCE_S):
-            assert (await standing).led
+    with kept_address() as address:
+        async with connect(f"http://{address}", timeout=1) as locks:
+            standing = asyncio.create_task(locks.lead("a").__aenter__())
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await asyncio.shield(standing)
+            await asyncio.to_thread(make_server, listen=address)
+            async with asyncio.timeout(PATIENCE_S):
+                assert (await standing).led
 
 
 def test_a_bad_candidacy_is_refused_before_it_stands() -> None:

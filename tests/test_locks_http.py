@@ -1,6 +1,7 @@
 """The lock calls of CONTRACT against a real server process."""
 
 import asyncio
+import json
 import socket
 import threading
 import time
@@ -252,36 +253,32 @@ def test_a_waiter_gets_the_lock_when_the_lease_runs_out(http: httpx.Client, key:
     assert int(second["fencingToken"]) > int(first["fencingToken"])
 
 
-def test_waiting_keeps_the_place_between_polls_of_one_request(http: httpx.Client, key: str) -> None:
+def test_waiting_keeps_the_place_between_polls_of_one_request(server: Server, http: httpx.Client, key: str) -> None:
     grant = granted(http, key, ownerId="holder")
     refused(acquire(http, key, ownerId="early", requestId="early", waitMillis=50), 409, "LOCK_ALREADY_HELD")
     assert http.get(f"/v1/locks/{key}").json()["waiters"] == 1
-    found: list[str] = []
-
-    def late() -> None:
-        found.append(granted(http, key, ownerId="late", waitMillis=20000)["ownerId"])
-
-    def early() -> None:
-        answer = granted(http, key, ownerId="early", requestId="early", waitMillis=20000)
-        found.append(answer["ownerId"])
-        http.post(f"/v1/locks/{key}/release", json={"lockToken": answer["lockToken"]})
-
-    threads = [threading.Thread(target=late), threading.Thread(target=early)]
-    threads[0].start()
-    while http.get(f"/v1/locks/{key}").json()["waiters"] < 2:
-        time.sleep(0.01)
-    threads[1].start()
-    time.sleep(0.2)
-    http.post(f"/v1/locks/{key}/release", json={"lockToken": grant["lockToken"]})
-    for thread in threads:
-        thread.join()
-    assert found == ["early", "late"]
+    served: list[str] = []
+    late = threading.Thread(
+        target=lambda: served.append(granted(http, key, ownerId="late", waitMillis=60000)["ownerId"])
+    )
+    late.start()
+    _until_waiting(http, key, 2)
+    with _raw_wait(server, key, '{"ownerId":"early","requestId":"early","waitMillis":60000}') as early:
+        for _ in range(50):  # that it stands there again can't be seen; but these come after it
+            assert http.get(f"/v1/locks/{key}").json()["waiters"] == 2
+            time.sleep(0.01)
+        http.post(f"/v1/locks/{key}/release", json={"lockToken": grant["lockToken"]})
+        answer = json.loads(early.recv(65536).partition(b"\r\n\r\n")[2])
+    assert (answer["ownerId"], served) == ("early", [])
+    http.post(f"/v1/locks/{key}/release", json={"lockToken": answer["lockToken"]})
+    late.join()
+    assert served == ["late"]
 
 
 def _raw_wait(server: Server, key: str, body: str) -> socket.socket:
     """Send an acquire that waits, and leave the answer unread."""
     address = urlsplit(server.url)
-    connection = socket.create_connection((address.hostname, address.port))
+    connection = socket.create_connection((address.hostname, address.port), timeout=60)
     head = f"POST /v1/locks/{key}/acquire HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall((head + body).encode())
     return connection

@@ -1,13 +1,11 @@
-"""The state machine against the invariants: owners, replicas and keys at once, old views, late commits, bad clocks.
+"""The state machine against the invariants: owners, replicas, sessions and keys at once, old views, late commits, bad
+clocks. `judging_store` says what must hold; here is what everybody does.
 
-A decision is made on a view of the store, which may be old, and committed some time later, on condition that what it
-saw is unchanged. FENCEGATE_EXAMPLES in the environment asks for a longer run.
+FENCEGATE_EXAMPLES in the environment asks for a longer run, by chance.
 """
 
-import itertools
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -15,36 +13,46 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fencegate.core.commands import (
     Acquire,
+    AcquireAll,
     Command,
+    Confirm,
+    Drop,
+    EndSession,
     Expire,
+    ExpireSession,
     ForceRelease,
     Forget,
-    Granted,
+    ForgetSession,
+    HandOverAll,
     Leave,
-    Need,
+    LeaveAll,
+    OpenSession,
     Refused,
     Release,
+    ReleaseAll,
     Renew,
-    Renewed,
-    Step,
+    RenewAll,
+    RenewSession,
     TakeUp,
+    TakeUpAll,
 )
-from fencegate.core.machine import transition
+from fencegate.core.machine import look_below, wakes_at
 from fencegate.core.model import (
+    LOCKS,
+    MEMBERS,
     Claimant,
     Done,
-    Hold,
     Limits,
     LockRecord,
-    Record,
+    Member,
     Terms,
-    done_entry,
+    ancestors,
     floor_entry,
     lock_entry,
+    session_entry,
 )
-from fencegate.core.ports import Interval
+from tests.judging_store import SECOND, Decision, JudgingStore
 
-SECOND = 1_000_000
 LIMITS = Limits(
     max_holders=6,
     max_waiters=4,
@@ -57,59 +65,45 @@ LIMITS = Limits(
 )
 MAX_TTL_S = 8
 
-KEYS = ("k1", next(f"k{n}" for n in range(2, 10_000) if floor_entry(f"k{n}") == floor_entry("k1")))  # of one shard
-keys = st.sampled_from(KEYS)
+FLAT = ("k1", next(f"k{n}" for n in range(2, 10_000) if floor_entry(f"k{n}") == floor_entry("k1")))  # of one shard
+PATH = ("a", "a/b", "a/b/c")
+SESSIONS = ("s1", "s2")
+
+
+@dataclass(frozen=True)
+class Theme:
+    """A run keeps to a few kinds of terms: drawn from all of them, those that meet would seldom have to do with each
+    other."""
+
+    keys: tuple[str, ...]
+    terms: tuple[Terms | None, ...]
+
+
+THEMES = (
+    Theme(FLAT, (None,)),
+    Theme(FLAT, (Terms(limit=2), Terms(limit=2), None)),
+    Theme(FLAT, (Terms(shared=True), None)),
+    Theme(FLAT, (Terms(shared=True), Terms(shared=True, priority=1), Terms(priority=2), None)),
+    Theme(FLAT, (Terms(lock_delay_us=2 * SECOND), Terms(shared=True, lock_delay_us=SECOND), None)),
+    Theme(FLAT, (Terms(max_hold_us=6 * SECOND), Terms(limit=2, max_hold_us=3 * SECOND), Terms(priority=-1))),
+    Theme(PATH, (Terms(hierarchical=True), None)),
+    Theme(PATH, (Terms(hierarchical=True), Terms(hierarchical=True, shared=True), Terms(shared=True), None)),
+    Theme(
+        PATH, (Terms(hierarchical=True, lock_delay_us=3 * SECOND), Terms(lock_delay_us=3 * SECOND), Terms(priority=1))
+    ),
+    Theme(PATH[:2], (Terms(hierarchical=True, max_hold_us=5 * SECOND), Terms(hierarchical=True), None)),
+)
+
 owners = st.sampled_from(["A", "B", "C"])
 replicas = st.sampled_from(["r1", "r2", "r3"])
 names = st.sampled_from(["n1", "n2", "n3", "n4"])
 ttls = st.integers(1, MAX_TTL_S)
 picks = st.integers(0, 1000)
 flags = st.booleans()
-# A run keeps to a few kinds of terms: drawn from all of them, those that meet would seldom have to do with each other.
-palettes = st.sampled_from(
-    [
-        [None],
-        [Terms(limit=2), Terms(limit=2), None],
-        [Terms(shared=True), None],
-        [Terms(shared=True), Terms(shared=True, priority=1), Terms(priority=2), None],
-        [Terms(lock_delay_us=2 * SECOND), Terms(shared=True, lock_delay_us=SECOND), None],
-        [Terms(max_hold_us=6 * SECOND), Terms(limit=2, max_hold_us=3 * SECOND), Terms(priority=-1)],
-    ]
-)
 
 
-def together(one: Hold, other: Hold) -> bool:
-    """Whether these two may hold a lock at the same time."""
-    ours, theirs = one.who.terms, other.who.terms
-    if one.who.owner_id == other.who.owner_id and one.token == other.token:
-        return one.slot == other.slot
-    if ours.limit and theirs.limit:
-        return one.slot != other.slot and one.token != other.token
-    return ours.shared and theirs.shared and one.token == other.token
-
-
-@dataclass
-class Decision:
-    """What the state machine made of a command, and what it saw; not yet committed."""
-
-    command: Command
-    step: Step
-    seen: dict[str, int | None]
-    now: Interval
-
-
-@dataclass
-class Truth:
-    """What really happened to one lock key, as the commits tell."""
-
-    tokens: list[int] = field(default_factory=list)
-    live: dict[str, Hold] = field(default_factory=dict)
-    """Holds by lock token, as of the last commit."""
-    ended: set[str] = field(default_factory=set)
-    settled: dict[str, int] = field(default_factory=dict)
-    """Until when a named request may not take the lock again."""
-    closed_until_us: int = 0
-    """Until when nobody may, after it was lost."""
+def parts(command: Acquire | AcquireAll) -> tuple[Acquire, ...]:
+    return (command,) if isinstance(command, Acquire) else command.parts
 
 
 class Locks(RuleBasedStateMachine):
@@ -117,327 +111,429 @@ class Locks(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.entries: dict[str, tuple[int, Record]] = {}
-        self.versions = 0
+        self.store = JudgingStore((), LIMITS)
+        self.keys: tuple[str, ...] = ()
+        self.theme = THEMES[0]
+        self.use_sessions = False
         self.ids = 0
-        self.clock_us = 1000 * SECOND
         self.lowest_us = self.highest_us = 0
-        self.width_us = 0
-        self.steady = True
-        self.pending: list[Decision] = []
-        self.truth = {key: Truth() for key in KEYS}
-        self.polls: dict[tuple[str, str, str], Acquire] = {}
-        """Who waits, by lock key, request and attempt."""
-        self.tokens_known: list[tuple[str, str, str]] = []
-        """Lock keys, lock tokens and owners that somebody was told of."""
+        self.later: list[Decision] = []
+        self.polls: dict[tuple[str, str], Acquire | AcquireAll] = {}
+        """Who waits, by request and attempt."""
+        self.granted: list[tuple[tuple[str, ...], str, str]] = []
+        """Lock keys, the lock token and the owner that somebody was told of."""
+        self.looks: list[Confirm] = []
+        """Looks below pending holds, and what they found; some of them old."""
+        self.next: list[HandOverAll] = []
         self.dead: set[str] = set()
-        self.palette: list[Terms | None] = [None]
 
-    @initialize(width_s=st.sampled_from([0, 0, 1, 2]), palette=palettes)
-    def begin(self, width_s: int, palette: list[Terms | None]) -> None:
-        self.width_us = width_s * SECOND
-        self.palette = palette
+    @initialize(width_s=st.sampled_from([0, 0, 1, 2]), theme=st.sampled_from(THEMES), use_sessions=flags)
+    def begin(self, width_s: int, theme: Theme, use_sessions: bool) -> None:
+        self.theme, self.keys, self.use_sessions = theme, theme.keys, use_sessions
+        self.store = JudgingStore(theme.keys, LIMITS)
+        self.store.width_us = width_s * SECOND
+        for session_id in SESSIONS if use_sessions else ():
+            self.run(OpenSession(session_id, "A", MAX_TTL_S * SECOND))
+
+    def key(self, pick: int) -> str:
+        return self.keys[pick % len(self.keys)]
 
     # --- time and faults ---
 
     @rule(seconds=st.floats(0.001, 6))
     def pass_time(self, seconds: float) -> None:
-        self.clock_us += int(seconds * SECOND)
+        self.store.clock_us += int(seconds * SECOND)
 
     @rule(seconds=st.floats(0.001, 30))
     def turn_the_clock_back(self, seconds: float) -> None:
-        self.highest_us = max(self.highest_us, self.clock_us)
-        self.clock_us = max(self.lowest_us, self.clock_us - int(seconds * SECOND))
-        self.steady = False
+        self.highest_us = max(self.highest_us, self.store.clock_us)
+        self.store.clock_us = max(self.lowest_us, self.store.clock_us - int(seconds * SECOND))
+        self.store.steady = False
 
-    @rule(key=keys)
-    def lose_the_record(self, key: str) -> None:
+    @rule(pick=picks)
+    def lose_the_record(self, pick: int) -> None:
         """A failover that lost writes; then order rests on the clock, which must not have gone back below them."""
-        last = max(self.truth[key].tokens, default=0)
-        if last >= self.clock_us:
+        last = max([grant.hold.token for truth in self.store.truth.values() for grant in truth.grants], default=0)
+        if last >= self.store.clock_us:
             return
         self.lowest_us = max(self.lowest_us, last + 1)
-        self.entries.pop(lock_entry(key), None)
-        self.pending = [decision for decision in self.pending if decision.command.lock_key != key]
-        self.truth[key] = Truth(self.truth[key].tokens)
-        for entry in [entry for entry in self.entries if entry.startswith("done/") and entry.endswith(key)]:
-            del self.entries[entry]
+        self.lose(lock_entry(self.key(pick)))
+
+    @rule(session_id=st.sampled_from(SESSIONS))
+    @precondition(lambda self: self.use_sessions)
+    def lose_the_session(self, session_id: str) -> None:
+        self.lose(session_entry(session_id))
+
+    def lose(self, entry: str) -> None:
+        self.later = [decision for decision in self.later if entry not in decision.seen]
+        self.looks.clear()
+        self.store.lose(entry)
 
     @rule(replica=replicas)
     @precondition(lambda self: len(self.dead) < 2)
     def kill(self, replica: str) -> None:
         self.dead.add(replica)
-        self.polls = {place: poll for place, poll in self.polls.items() if poll.replica != replica}
+        self.polls = {place: poll for place, poll in self.polls.items() if parts(poll)[0].replica != replica}
 
     @rule()
     def forget_what_is_past_its_time(self) -> None:
-        for entry, (_, record) in list(self.entries.items()):
-            if isinstance(record, Done) and record.until_us <= self.clock_us:
-                del self.entries[entry]
+        for entry, (_, record) in list(self.store.entries.items()):
+            if isinstance(record, Done) and record.until_us <= self.store.clock_us:
+                del self.store.entries[entry]
 
-    # --- commands ---
+    # --- acquire, and wait ---
 
-    @rule(key=keys, owner=owners, replica=replicas, ttl_s=ttls, pick=picks, wait=flags, again=flags, later=flags)
+    @rule(where=picks, owner=owners, replica=replicas, ttl_s=ttls, pick=picks, wait=flags, again=flags, later=flags)
     def acquire(
-        self, key: str, owner: str, replica: str, ttl_s: int, pick: int, wait: bool, again: bool, later: bool
+        self, where: int, owner: str, replica: str, ttl_s: int, pick: int, wait: bool, again: bool, later: bool
     ) -> None:
-        special = self.palette[pick % len(self.palette)]
-        who = self.claimant(f"u{self.new_id()}", owner, ttl_s, special)
-        self.ask(Acquire(key, who, replica, f"p{self.new_id()}", wait, False, again), later)
+        who = self.claimant(f"u{self.new_id()}", owner, ttl_s, pick)
+        wait_us = pick % 3 * 5 * SECOND
+        self.ask(Acquire(self.key(where), who, replica, f"p{self.new_id()}", wait, False, again, wait_us), later)
 
-    @rule(key=keys, replica=replicas, asks=st.lists(st.tuples(owners, picks, flags, flags), min_size=2, max_size=5))
-    def rush(self, key: str, replica: str, asks: list[tuple[str, int, bool, bool]]) -> None:
+    @rule(where=picks, replica=replicas, asks=st.lists(st.tuples(owners, picks, flags, flags), min_size=2, max_size=5))
+    def rush(self, where: int, replica: str, asks: list[tuple[str, int, bool, bool]]) -> None:
         """Several who come at once: else they would seldom have to do with each other."""
         for owner, pick, wait, again in asks:
-            self.acquire(key, owner, replica, MAX_TTL_S, pick, wait, again, False)
+            self.acquire(where, owner, replica, MAX_TTL_S, pick, wait, again, False)
 
-    @rule(key=keys, seconds=st.sampled_from([0.0, 0.5, 1.5]))
-    def let_the_lease_run_out(self, key: str, seconds: float) -> None:
-        """To right after the end of a lease, when what comes next is decided."""
-        ends = [hold.expires_us for hold in self.records().get(key, LockRecord()).holds]
-        self.clock_us = max([self.clock_us, *ends]) + self.width_us + int(seconds * SECOND)
-        self.run(Expire(key))
+    @rule(where=picks, name=names, replica=replicas, wait=flags, ttl_s=st.sampled_from([5, 5, 5, 4]), later=flags)
+    def acquire_by_name(self, where: int, name: str, replica: str, wait: bool, ttl_s: int, later: bool) -> None:
+        who = self.claimant(name, f"owner of {name}", ttl_s, 0, special=None)
+        self.ask(Acquire(self.key(where), who, replica, f"p{self.new_id()}", wait, named=True), later)
 
-    @rule(key=keys, name=names, replica=replicas, wait=flags, ttl_s=st.sampled_from([5, 5, 5, 4]), later=flags)
-    def acquire_by_name(self, key: str, name: str, replica: str, wait: bool, ttl_s: int, later: bool) -> None:
-        who = self.claimant(name, f"owner of {name}", ttl_s)
-        self.ask(Acquire(key, who, replica, f"p{self.new_id()}", wait, named=True), later)
+    @rule(owner=owners, replica=replicas, pick=picks, modes=st.lists(flags, min_size=3), wait=flags, later=flags)
+    def acquire_all(self, owner: str, replica: str, pick: int, modes: list[bool], wait: bool, later: bool) -> None:
+        """Two of the locks, or all: of what the theme has, a group takes what goes with several."""
+        who = self.claimant(f"g{self.new_id()}", owner, MAX_TTL_S, pick)
+        group = tuple(sorted(key for number, key in enumerate(self.keys) if len(self.keys) < 3 or number != pick % 4))
+        common = replace(who.terms, limit=0, hierarchical=False, group=group)
+        attempt, shares = f"p{self.new_id()}", any(terms and terms.shared for terms in self.theme.terms)
+        asked = [
+            Acquire(key, replace(who, special=replace(common, shared=shares and shared)), replica, attempt, wait)
+            for key, shared in zip(group, modes, strict=False)
+        ]
+        self.ask(AcquireAll(tuple(asked)), later)
 
-    def claimant(self, request: str, owner: str, ttl_s: int, special: Terms | None = None) -> Claimant:
+    def claimant(self, request: str, owner: str, ttl_s: int, pick: int, **given: Terms | None) -> Claimant:
+        special = given.get("special", self.theme.terms[pick % len(self.theme.terms)])
+        if self.use_sessions and not given and pick // 10 % 2:
+            owner = ["A", "", "A", "B"][pick % 4]  # the session's own, none, or a wrong one
+            special = replace(special or Terms(), session=SESSIONS[pick // 20 % len(SESSIONS)])
         return Claimant(request, f"{request}.{self.new_id()}", owner, ttl_s * SECOND, f"{ttl_s}", special=special)
 
-    def ask(self, command: Acquire, later: bool) -> None:
-        if command.replica in self.dead:
+    def ask(self, command: Acquire | AcquireAll, later: bool) -> None:
+        first = parts(command)[0]
+        if first.replica in self.dead:
             return
-        if command.wait:
-            self.polls[command.lock_key, command.who.request, command.attempt] = command
+        if first.wait:
+            self.polls[first.who.request, first.attempt] = command
         self.run(command, later)
 
     @rule(pick=picks, keep_s=st.sampled_from([0, 5]), later=flags)
     @precondition(lambda self: self.polls)
     def leave(self, pick: int, keep_s: int, later: bool) -> None:
-        key, request, attempt = list(self.polls)[pick % len(self.polls)]
-        del self.polls[key, request, attempt]
-        self.run(Leave(key, request, attempt, keep_s * SECOND), later)
+        place = list(self.polls)[pick % len(self.polls)]
+        command = self.polls.pop(place)
+        leaves = tuple(Leave(part.lock_key, *place, keep_s * SECOND) for part in parts(command))
+        self.run(LeaveAll(leaves) if isinstance(command, AcquireAll) else leaves[0], later)
 
     @rule(pick=picks, later=flags)
     @precondition(lambda self: self.polls)
     def take_up(self, pick: int, later: bool) -> None:
-        key, request, _ = list(self.polls)[pick % len(self.polls)]
-        self.run(TakeUp(key, request), later)
+        self.run(self.taking(list(self.polls.values())[pick % len(self.polls)]), later)
 
-    @rule(pick=picks, ttl_s=st.none() | ttls, later=flags)
-    @precondition(lambda self: self.tokens_known)
-    def renew(self, pick: int, ttl_s: int | None, later: bool) -> None:
-        key, lock_token, owner = self.tokens_known[-1 - pick % len(self.tokens_known)]
-        self.run(Renew(key, lock_token, owner, ttl_s and ttl_s * SECOND), later)
+    def taking(self, poll: Acquire | AcquireAll) -> TakeUp | TakeUpAll:
+        request = parts(poll)[0].who.request
+        if isinstance(poll, Acquire):
+            return TakeUp(poll.lock_key, request)
+        return TakeUpAll(tuple(part.lock_key for part in poll.parts), request)
+
+    @rule(pick=picks)
+    @precondition(lambda self: self.polls)
+    def ask_again(self, pick: int) -> None:
+        self.run(list(self.polls.values())[pick % len(self.polls)])
 
     @rule(pick=picks, later=flags)
-    @precondition(lambda self: self.tokens_known)
-    def release(self, pick: int, later: bool) -> None:
-        key, lock_token, owner = self.tokens_known[-1 - pick % len(self.tokens_known)]
-        self.run(Release(key, lock_token, owner), later)
+    @precondition(lambda self: self.next)
+    def hand_over_all(self, pick: int, later: bool) -> None:
+        self.run(self.next.pop(pick % len(self.next)), later)
 
-    @rule(key=keys, command=st.sampled_from([Expire, Expire, Forget, ForceRelease]), later=flags)
-    def tend(self, key: str, command: type, later: bool) -> None:
-        self.run(ForceRelease(key, "why") if command is ForceRelease else command(key), later)
+    # --- hierarchical ---
 
-    @rule(key=keys, back=flags, later=flags)
-    def let_it_go_idle(self, key: str, back: bool, later: bool) -> None:
+    @rule(pick=picks)
+    def look_below_a_pending_hold(self, pick: int) -> None:
+        pending = [(key, hold) for key, r in self.store.records().items() for hold in r.holds if hold.pending]
+        if pending:
+            key, hold = pending[pick % len(pending)]
+            sessions = {session_entry(name): self.store.session(name) for name in SESSIONS}
+            found = look_below(self.store.below(key), hold.who, self.store.now(), sessions)
+            self.looks.append(Confirm(key, hold.who.request, hold.token, found.highest, found.holder is not None))
+
+    @rule(pick=picks, later=flags)
+    @precondition(lambda self: self.looks)
+    def confirm(self, pick: int, later: bool) -> None:
+        """By one of the last looks; while the pending hold lasts, also an old one tells the truth."""
+        self.run(self.looks[-1 - pick % min(3, len(self.looks))], later)
+
+    # --- renew, release ---
+
+    @rule(pick=picks, ttl_s=st.none() | ttls, later=flags)
+    @precondition(lambda self: self.granted)
+    def renew(self, pick: int, ttl_s: int | None, later: bool) -> None:
+        keys, lock_token, owner = self.granted[-1 - pick % len(self.granted)]
+        renewals = tuple(Renew(key, lock_token, owner, ttl_s and ttl_s * SECOND) for key in keys)
+        self.run(RenewAll(renewals) if len(keys) > 1 else renewals[0], later)
+
+    @rule(pick=picks, alone=flags, later=flags)
+    @precondition(lambda self: self.granted)
+    def release(self, pick: int, alone: bool, later: bool) -> None:
+        keys, lock_token, owner = self.granted[-1 - pick % len(self.granted)]
+        releases = tuple(Release(key, lock_token, owner) for key in keys)
+        self.run(ReleaseAll(releases) if len(keys) > 1 and not alone else releases[0], later)
+
+    @rule(where=picks, pick=picks, later=flags)
+    def tend(self, where: int, pick: int, later: bool) -> None:
+        key = self.key(where)
+        commands: tuple[Command, ...] = (
+            Expire(key),
+            Forget(key),
+            ForceRelease(key, "why"),
+            ForceRelease(key, "please", (1 + pick % 4) * SECOND),
+        )
+        self.run(commands[pick % len(commands)], later)
+
+    @rule(where=picks, seconds=st.sampled_from([0.0, 0.5, 1.5]), notice=flags)
+    def let_the_lease_run_out(self, where: int, seconds: float, notice: bool) -> None:
+        """To right after the end of a lease, when what comes next is decided; by others it may go unnoticed."""
+        ends = [self.store.end_of(hold) for hold in self.store.record(self.key(where)).holds]
+        self.store.clock_us = max([self.store.clock_us, *ends]) + self.store.width_us + int(seconds * SECOND)
+        if notice:
+            self.run(Expire(self.key(where)))
+
+    @rule(where=picks, back=flags, later=flags)
+    def let_it_go_idle(self, where: int, back: bool, later: bool) -> None:
         """Everybody goes, and the record is forgotten; and then the clock may go back below its tokens."""
+        key = self.key(where)
         self.run(ForceRelease(key, "enough"))
-        self.clock_us += LIMITS.suspect_us + LIMITS.offer_us
+        self.store.clock_us += LIMITS.suspect_us + LIMITS.offer_us
         self.run(Expire(key))
-        self.clock_us += LIMITS.suspect_us
+        self.store.clock_us += LIMITS.suspect_us
         self.run(Expire(key))
-        self.clock_us += LIMITS.idle_us + self.width_us
+        self.store.clock_us += LIMITS.idle_us + self.store.width_us
         self.run(Forget(key), later)
         if back:
             self.turn_the_clock_back(30)
 
-    @rule(pick=picks)
-    @precondition(lambda self: self.pending)
-    def land(self, pick: int) -> None:
-        self.commit(self.pending.pop(pick % len(self.pending)))
+    # --- sessions ---
+
+    @rule(session_id=st.sampled_from(SESSIONS), pick=picks, later=flags)
+    @precondition(lambda self: self.use_sessions)
+    def keep_or_end_a_session(self, session_id: str, pick: int, later: bool) -> None:
+        commands: tuple[Command, ...] = (
+            RenewSession(session_id),
+            RenewSession(session_id, "A", (1 + pick % MAX_TTL_S) * SECOND),
+            EndSession(session_id),
+            ExpireSession(session_id),
+            OpenSession(session_id, "A", MAX_TTL_S * SECOND),
+        )
+        self.run(commands[pick % len(commands)], later)
+
+    @rule(pick=picks, later=flags)
+    @precondition(lambda self: self.use_sessions)
+    def drop_what_a_session_had(self, pick: int, later: bool) -> None:
+        drops = self.drops()
+        if drops:
+            self.run(drops[pick % len(drops)], later)
+
+    @rule(session_id=st.sampled_from(SESSIONS))
+    @precondition(lambda self: self.use_sessions)
+    def begin_a_session_anew(self, session_id: str) -> None:
+        """Long after, when all that it had is gone; a name never comes back before."""
+        self.run(EndSession(session_id))
+        while mine := [drop for drop in self.drops() if drop.session_id == session_id]:
+            self.run(mine[0])
+        self.store.clock_us += LIMITS.retention_us + self.store.width_us
+        self.later.clear()
+        self.run(ForgetSession(session_id))
+        if self.store.session(session_id) is None:
+            self.store.session_told.pop(session_id, None)
+            self.run(OpenSession(session_id, "A", MAX_TTL_S * SECOND))
+
+    def drops(self) -> list[Drop]:
+        found = []
+        for entry, (_, record) in self.store.entries.items():
+            if isinstance(record, Member):
+                session_id, request, _ = entry.removeprefix(MEMBERS).split("/", 2)
+                found.append(Drop(record.lock_key, session_id, request))
+        return found
 
     # --- load, decide, commit ---
+
+    @rule(pick=picks)
+    @precondition(lambda self: self.later)
+    def land(self, pick: int) -> None:
+        self.commit(self.later.pop(pick % len(self.later)))
 
     def new_id(self) -> int:
         self.ids += 1
         return self.ids
 
-    def now(self) -> Interval:
-        return Interval(self.clock_us - self.width_us // 2, self.clock_us + self.width_us // 2)
-
-    def run(self, command: Command, later: bool = False) -> bool:
-        decision = self.decide(command)
+    def run(self, command: Command, later: bool = False) -> None:
+        decision = self.store.decide(command)
         if later:
-            self.pending.append(decision)
-            return False
-        return self.commit(decision)
+            self.later.append(decision)
+        else:
+            self.commit(decision)
 
-    def decide(self, command: Command) -> Decision:
-        view: dict[str, Record | None] = {}
-        seen: dict[str, int | None] = {}
-        now = self.now()
-        while True:
-            step = transition(view, command, now, LIMITS)
-            missing = step.entries if isinstance(step, Need) else tuple(e for e in step.writes if e not in view)
-            if not missing:
-                assert isinstance(step, Step)
-                return Decision(command, step, seen, now)
-            for entry in missing:
-                version, record = self.entries.get(entry, (None, None))
-                view[entry], seen[entry] = record, version
-
-    def commit(self, decision: Decision) -> bool:
-        """Compare and set. Gives whether it landed; what was decided on an old view never does."""
-        step = decision.step
-        if any(self.entries.get(entry, (None,))[0] != version for entry, version in decision.seen.items()):
-            return False
-        if step.not_after_us is not None and self.clock_us > step.not_after_us:
-            return False
-        if step.writes:
-            self.check(decision)
-        for entry, record in step.writes.items():
-            self.versions += 1
-            if record is None:
-                self.entries.pop(entry, None)
-            else:
-                self.entries[entry] = (self.versions, record)
-        self.hear(decision)
-        return True
-
-    # --- what must hold ---
-
-    def check(self, decision: Decision) -> None:
-        """I1, I5 and the rules of the past, at the moment of a commit."""
-        key = decision.command.lock_key
-        truth = self.truth[key]
-        record = decision.step.writes.get(lock_entry(key))
-        after = {hold.who.lock_token: hold for hold in record.holds} if isinstance(record, LockRecord) else {}
-        started = [hold for token, hold in after.items() if token not in truth.live]
-        for hold in started:
-            assert hold.expires_us > self.clock_us, "I5: the lease had run out when it was committed"
-            assert hold.who.lock_token not in truth.ended, "a lease that was over came back"
-            kin = [other for other in after.values() if other is not hold and other not in started]
-            assert all(together(hold, other) for other in kin), "I1: two who conflict"
-            if not any(hold.token == other.token for other in kin):
-                assert hold.token > max(truth.tokens, default=0), "I1: tokens rise"
-                truth.tokens.append(hold.token)
-            if self.steady and not any(hold.who.owner_id == other.who.owner_id for other in kin):
-                assert decision.now.latest >= truth.closed_until_us, "given again before the lock-delay was over"
-            if self.steady and hold.who.request in truth.settled:
-                assert decision.now.earliest >= truth.settled[hold.who.request], "a settled request took the lock again"
-        for token, hold in truth.live.items():
-            if token not in after:
-                truth.ended.add(token)
-                truth.settled[hold.who.request] = decision.now.latest + LIMITS.retention_us
-                if self.steady and not self.was_ended(decision, hold):
-                    assert hold.expires_us <= self.clock_us, "taken from somebody whose lease still ran"
-                    delay_us = hold.who.terms.lock_delay_us
-                    truth.closed_until_us = max(truth.closed_until_us, delay_us and hold.expires_us + delay_us)
-            elif after[token].expires_us != hold.expires_us:
-                assert hold.expires_us > self.clock_us, "a lease that had run out was renewed"
-                assert after[token].expires_us > hold.expires_us, "a renewal never shortens"
-                assert after[token].renewals > hold.renewals
-                assert after[token].token == hold.token
-        truth.live = after
-
-    def was_ended(self, decision: Decision, hold: Hold) -> bool:
-        command = decision.command
-        return isinstance(command, ForceRelease) or (
-            isinstance(command, Release) and command.lock_token == hold.who.lock_token
-        )
+    def commit(self, decision: Decision) -> None:
+        if self.store.commit(decision):
+            self.hear(decision)
 
     def hear(self, decision: Decision) -> None:
         """Tell whoever asked, and whoever waits for the same."""
-        outcome, key = decision.step.outcome, decision.command.lock_key
-        if isinstance(outcome, Granted | Renewed) and outcome.hold.expires_us > self.clock_us:
-            who = outcome.hold.who
-            assert self.truth[key].live[who.lock_token] == outcome.hold, "told of a hold that is not there"
-            self.tokens_known.append((key, who.lock_token, who.owner_id))
-            self.polls = {place: poll for place, poll in self.polls.items() if place[:2] != (key, who.request)}
-        elif isinstance(outcome, Refused) and isinstance(decision.command, Acquire):
-            self.polls.pop((key, decision.command.who.request, decision.command.attempt), None)
+        command, told = decision.command, list(self.store.told(decision))
+        self.next = [*self.next, *(later for later in decision.step.next if later not in self.next)][-8:]
+        if told:
+            who = told[0].hold.who
+            self.granted.append((tuple(grant.key for grant in told), who.lock_token, who.owner_id))
+            self.forget_polls(who.request, told[0].key)
+        elif isinstance(decision.step.outcome, Refused):
+            if isinstance(command, Acquire | AcquireAll):
+                self.polls.pop((parts(command)[0].who.request, parts(command)[0].attempt), None)
+            elif isinstance(command, TakeUp | TakeUpAll):
+                self.forget_polls(command.request, command.at[0].removeprefix(LOCKS))
 
-    def records(self) -> Mapping[str, LockRecord]:
-        found = {key: self.entries.get(lock_entry(key), (0, None))[1] for key in KEYS}
-        return {key: record for key, record in found.items() if isinstance(record, LockRecord)}
-
-    @invariant()
-    def who_holds_may_hold_together(self) -> None:
-        for record in self.records().values():
-            assert all(together(one, other) for one, other in itertools.combinations(record.holds, 2))
-            assert all(hold.token <= record.last_token for hold in record.holds)
-            for hold in record.holds:
-                terms = hold.who.terms
-                assert hold.slot is None if not terms.limit else hold.slot in range(terms.limit)
-                assert not terms.max_hold_us or hold.expires_us <= hold.granted_us + terms.max_hold_us
-            if record.offer is not None:  # it counts as a hold
-                wanted = record.offer.waiter.who.terms
-                for hold in record.holds:
-                    assert (wanted.shared and hold.who.terms.shared) or (wanted.limit == hold.who.terms.limit > 0)
-                assert not wanted.limit or len({hold.slot for hold in record.holds}) < wanted.limit
+    def forget_polls(self, request: str, key: str) -> None:
+        self.polls = {
+            place: poll
+            for place, poll in self.polls.items()
+            if place[0] != request or key not in [part.lock_key for part in parts(poll)]
+        }
 
     @invariant()
-    def the_queue_is_in_the_order_of_priority(self) -> None:
-        for record in self.records().values():
-            priorities = [waiter.who.terms.priority for waiter in record.queue if not waiter.suspect_us]
-            assert priorities == sorted(priorities, reverse=True)
-
-    @invariant()
-    def a_request_is_there_once(self) -> None:
-        for key, record in self.records().items():
-            requests = [hold.who.request for hold in record.holds]
-            requests += [waiter.who.request for waiter in record.queue]
-            requests += [record.offer.waiter.who.request] if record.offer else []
-            assert len(requests) == len(set(requests))
-            for hold in record.holds:
-                past = self.entries.get(done_entry(key, hold.who.request), (0, None))[1]
-                assert not (self.steady and isinstance(past, Done) and past.until_us > self.clock_us + self.width_us)
-
-    @invariant()
-    def records_are_bounded(self) -> None:
-        for record in self.records().values():
-            assert len(record.queue) <= LIMITS.max_waiters + 1
-            assert len(record.holds) <= LIMITS.max_holders
-            assert all(len(waiter.attempts) <= LIMITS.max_polls for waiter in record.queue)
+    def what_is_there_is_sound(self) -> None:
+        self.store.check()
 
     # --- I6: after the faults stop, whoever waits gets the lock ---
 
     def teardown(self) -> None:
-        self.pending.clear()
-        self.clock_us = max(self.clock_us, self.highest_us)  # a clock that went back is a fault too
-        for key in KEYS:
-            waiting = {place for place in self.polls if place[0] == key}
-            patience_s = MAX_TTL_S + 4 + 4 * LIMITS.offer_us // SECOND + self.width_us // SECOND * 5 + 1
-            end_us = self.clock_us + patience_s * SECOND
-            while waiting & set(self.polls) and self.clock_us < end_us:
-                self.tend_all(key)
-                self.clock_us += SECOND // 4
-            assert not waiting & set(self.polls), "I6: somebody waits for ever"
+        self.later.clear()
+        self.store.clock_us = max(self.store.clock_us, self.highest_us)  # a clock that went back is a fault too
+        self.keep_sessions()
+        tending = Tending(self)
+        patience_s = MAX_TTL_S + 4 + 4 * LIMITS.offer_us // SECOND + self.store.width_us // SECOND * 5 + 1
+        end_us = self.store.clock_us + patience_s * SECOND * len(self.keys)
+        while self.polls and self.store.clock_us < end_us:
+            tending.tend()
+            self.store.clock_us += SECOND // 4
+        assert not self.polls, "I6: somebody waits for ever"
+        self.end_all()
 
-    def tend_all(self, key: str) -> None:
-        """What the replicas that live do for those who wait with them; each lets go as soon as it has the lock."""
-        self.run(Expire(key))
-        for place, poll in list(self.polls.items()):
-            if place in self.polls and place[0] == key:
-                record = self.records().get(key, LockRecord())
-                if record.offer is not None and record.offer.waiter.who.request == poll.who.request:
-                    self.run(TakeUp(key, poll.who.request))
-                elif not self.stands(record, poll):
-                    self.run(poll)
-                if place not in self.polls:
-                    self.let_go(key, poll.who.request)
+    def keep_sessions(self) -> None:
+        """They end by themselves; whoever waits under one hears of that."""
+        for session_id in SESSIONS:
+            self.run(ExpireSession(session_id))
+
+    def end_all(self) -> None:
+        """When its sessions are over, nothing of them stays."""
+        for session_id in SESSIONS:
+            self.run(EndSession(session_id))
+        for drop in self.drops():
+            self.run(drop)
+        assert not self.drops(), "an entry of the index stays for ever"
+        for record in self.store.records().values():
+            assert not any(hold.who.terms.session for hold in record.holds)
+
+
+class Tending:
+    """What the replicas that live do for those who wait with them: look at a lock when it, or one above it, has
+    changed, or when time says so. Each who waits lets go as soon as it has the lock."""
+
+    def __init__(self, locks: Locks) -> None:
+        self.locks = locks
+        self.versions: dict[str, int] = {}
+
+    def tend(self) -> None:
+        locks = self.locks
+        for _ in range(100):
+            changed = self.changed()
+            for key in changed:
+                locks.run(Expire(key))
+            for poll in list(locks.polls.values()):
+                self.serve(poll)
+            self.look_below()
+            while locks.next:
+                locks.run(locks.next.pop(0))
+            if not changed:
+                break
+        else:
+            raise AssertionError("it never comes to rest")
+
+    def changed(self) -> list[str]:
+        """Locks to look at again."""
+        store = self.locks.store
+        versions = {entry: version for entry, (version, _) in store.entries.items()}
+        moved = {entry for entry, version in versions.items() if self.versions.get(entry) != version}
+        moved |= set(self.versions) - set(versions)
+        found = []
+        for key in self.locks.keys:
+            record = store.record(key)
+            at_us = wakes_at(record)
+            sessions = {session_entry(hold.who.terms.session) for hold in record.holds if hold.who.terms.session}
+            due = at_us is not None and at_us <= store.now().earliest
+            due = due or any(self.is_due(entry) for entry in sessions)
+            if due or moved.intersection([lock_entry(key), *map(lock_entry, ancestors(key)), *sessions]):
+                found.append(key)
+        self.versions = versions
+        return found
+
+    def is_due(self, entry: str) -> bool:
+        session = self.locks.store.session(entry.removeprefix("session/"))
+        return session is not None and session.ended is None and session.expires_us <= self.locks.store.now().earliest
+
+    def serve(self, poll: Acquire | AcquireAll) -> None:
+        locks, first = self.locks, parts(poll)[0]
+        place = first.who.request, first.attempt
+        if place not in locks.polls:
+            return
+        records = [locks.store.record(part.lock_key) for part in parts(poll)]
+        if all(r.offer is not None and r.offer.waiter.who.request == first.who.request for r in records):
+            locks.run(locks.taking(poll))
+        elif not all(self.stands(record, first) for record in records):
+            locks.run(poll)
+        if place not in locks.polls:
+            self.let_go(poll)
 
     def stands(self, record: LockRecord, poll: Acquire) -> bool:
+        if record.offer is not None and record.offer.waiter.who.request == poll.who.request:
+            return True
+        if any(hold.pending and hold.who.request == poll.who.request for hold in record.holds):
+            return True
         return any(poll.attempt in waiter.attempts and not waiter.suspect_us for waiter in record.queue)
 
-    def let_go(self, key: str, request: str) -> None:
-        for hold in self.records().get(key, LockRecord()).holds:
-            if hold.who.request == request:
-                self.run(Release(key, hold.who.lock_token))
+    def look_below(self) -> None:
+        locks = self.locks
+        for key, record in locks.store.records().items():
+            for hold in record.holds:
+                waiting = [poll for place, poll in locks.polls.items() if place[0] == hold.who.request]
+                if hold.pending and waiting:
+                    locks.looks.clear()
+                    locks.look_below_a_pending_hold(self.which(key))
+                    if locks.looks:
+                        locks.run(locks.looks.pop())
+                    if not any(place[0] == hold.who.request for place in locks.polls):
+                        self.let_go(waiting[0])
+
+    def which(self, key: str) -> int:
+        pending = [k for k, r in self.locks.store.records().items() for hold in r.holds if hold.pending]
+        return pending.index(key) if key in pending else 0
+
+    def let_go(self, poll: Acquire | AcquireAll) -> None:
+        for part in parts(poll):
+            for hold in self.locks.store.record(part.lock_key).holds:
+                if hold.who.request == part.who.request and not hold.pending:
+                    self.locks.run(Release(part.lock_key, hold.who.lock_token))
 
 
 examples = int(os.environ.get("FENCEGATE_EXAMPLES", "150"))

@@ -297,6 +297,8 @@ class Step:
     """The decision is void when the commit lands later than this."""
     next: tuple[HandOverAll, ...] = ()
     """What should be asked now: somebody who waits for several locks may be able to have them."""
+    shaken: bool = False
+    """Places were taken away, or are doubted: whoever stands there should ask again."""
 
 
 @dataclass(frozen=True, slots=True)

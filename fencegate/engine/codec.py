@@ -1,5 +1,6 @@
 """Records as bytes: JSON that a person can read in the store."""
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from fencegate.core.model import (
     Member,
     Record,
     Session,
+    Waiter,
 )
 
 RECENT = 16
@@ -34,6 +36,13 @@ class StoredSession(msgspec.Struct, frozen=True, gc=False):
 
     commits: tuple[str, ...]
     record: Session
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(LockRecord))
+_QUEUE = _FIELDS.index("queue")
+_LongRecord = msgspec.defstruct("_LongRecord", [(name, Any) for name in _FIELDS])
+"""A lock record whose queue is encoded already, waiter by waiter."""
+LONG = 16
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaults=True):
@@ -54,8 +63,38 @@ _decoders: dict[str, msgspec.json.Decoder[Any]] = {
 }
 
 
+class _Places:
+    """Waiters as bytes. In a long queue few change from one commit to the next, and encoding it is most of the work."""
+
+    def __init__(self) -> None:
+        self._raw: dict[int, tuple[Waiter, msgspec.Raw]] = {}
+
+    def encoded(self, queue: tuple[Waiter, ...]) -> list[msgspec.Raw]:
+        known = self._raw
+        if len(known) > 8 * len(queue) + 10_000:
+            known.clear()
+        found = []
+        for waiter in queue:
+            pair = known.get(id(waiter))  # the waiter is kept beside its bytes, so that its id stays its own
+            if pair is None:
+                pair = known[id(waiter)] = (waiter, msgspec.Raw(_encode(waiter)))
+            found.append(pair[1])
+        return found
+
+
+_places = _Places()
+
+
+def _encode_long(record: LockRecord, commits: tuple[str, ...]) -> bytes:
+    values = [getattr(record, name) for name in _FIELDS]
+    values[_QUEUE] = _places.encoded(record.queue)
+    return _encode({"commits": commits, "record": _LongRecord(*values)})
+
+
 def encode(record: Record, commits: tuple[str, ...]) -> bytes:
     if isinstance(record, LockRecord):
+        if len(record.queue) >= LONG:
+            return _encode_long(record, commits[:RECENT])
         return _encode(StoredLock(commits[:RECENT], record))
     if isinstance(record, Session):
         return _encode(StoredSession(commits[:RECENT], record))

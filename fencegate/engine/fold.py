@@ -37,6 +37,8 @@ class Fold:
     not_after_us: int | None = None
     next: list[HandOverAll | TakeUpAll] = field(default_factory=list)
     """What has to be asked of more locks than are at work here."""
+    shaken: bool = False
+    """Whether somebody who waits here may have lost their place."""
 
 
 class _Need(Exception):
@@ -87,6 +89,8 @@ class _Run:
         self._guess = guess
         self._view: dict[str, Record | None] = {entry: known.record for entry, known in seen.items()}
         self.result = Fold(seen)
+        # What others did to the queue is seen in what was loaded; what was lost, in what is absent.
+        self.result.shaken = guess is None or any(seen[lane.entry].version is None for lane in lanes)
 
     def judge(self, command: Command) -> Outcome:
         view, guess = self._view, self._guess
@@ -105,6 +109,7 @@ class _Run:
         result.events += step.events
         if step.not_after_us is not None:
             result.not_after_us = min(step.not_after_us, result.not_after_us or step.not_after_us)
+        result.shaken = result.shaken or step.shaken
         for later in step.next:
             self._later(later)
         return step.outcome

@@ -144,7 +144,7 @@ class Tending:
             self._noticed_beside(lane, result)
         if self.wakes and lane.entry in result.writes:
             self._changed(lane.entry.removeprefix(LOCKS))
-        if lane.waiting:
+        if lane.waiting and result.shaken:
             self._ask_again(lane, record if isinstance(record, LockRecord) else LockRecord())
 
     def _noticed_beside(self, lane: Lane, result: Fold) -> None:

@@ -32,7 +32,7 @@ async def write(store: Store, *changes: Change, events: int = 1) -> None:
 async def gather_log(stream: AsyncIterator[Changes], count: int) -> list[LogEntry]:
     """The next `count` lines; fails when the past is gone, or they don't come."""
     found: list[LogEntry] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(found) < count:
             changes = await anext(stream)
             assert not changes.reset

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -9,7 +11,7 @@ from fencegate.clock import SYSTEM
 from fencegate.core.errors import LockExpired, LockHeld, NotOwner
 from fencegate.core.model import Hold, Limits
 from fencegate.core.ports import Store
-from fencegate.testing.caller import QUICK, Caller, engines
+from fencegate.testing.caller import QUICK, Caller, engines, until
 from fencegate.testing.faulty_store import GONE, FaultyStore
 
 PATIENT = Limits()
@@ -101,15 +103,15 @@ class EngineSuite:
         counted = FaultyStore(store)
         async with engines(counted, counted, limits=PATIENT) as (one, two):
             holder, waiter, other = Caller(one, "A"), Caller(two, "B"), Caller(two, "C")
-            hold = await holder.acquire("k")
-            waiting = asyncio.ensure_future(waiter.acquire("k", wait_s=20))
+            hold = await holder.acquire("k", ttl_s=60)
+            waiting = asyncio.ensure_future(waiter.acquire("k", wait_s=60, ttl_s=60))
             await holder.until_waiting("k", "B")
-            behind = asyncio.ensure_future(other.acquire("k", wait_s=20))
+            behind = asyncio.ensure_future(other.acquire("k", wait_s=60, ttl_s=60))
             await holder.until_waiting("k", "B", "C")
             before, start_us = counted.commits, SYSTEM.monotonic_us()
             await holder.release("k", hold)
             got = await waiting
-            assert SYSTEM.monotonic_us() - start_us < 1_000_000
+            assert SYSTEM.monotonic_us() - start_us < 15_000_000  # the hold would have lasted for a minute
             assert got.token > hold.token
             assert counted.commits - before <= 3
             assert not behind.done()
@@ -120,36 +122,38 @@ class EngineSuite:
         counted = FaultyStore(store)
         async with engines(counted, counted, limits=PATIENT) as (one, two):
             start_us = SYSTEM.monotonic_us()
-            hold = await Caller(one, "A").acquire("k", ttl_s=0.6)
-            waiting = asyncio.ensure_future(Caller(two, "B").acquire("k", wait_s=20))
-            await asyncio.sleep(0.2)
+            hold = await Caller(one, "A").acquire("k", ttl_s=3)
+            waiting = asyncio.ensure_future(Caller(two, "B").acquire("k", wait_s=60))
+            await Caller(one, "A").until_waiting("k", "B")
+            await asyncio.sleep(0.1)
             before = (counted.loads, counted.commits)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.5)
             assert (counted.loads, counted.commits) == before
             got = await waiting
-            assert 600_000 <= SYSTEM.monotonic_us() - start_us < 1_600_000
+            assert 3_000_000 <= SYSTEM.monotonic_us() - start_us < 30_000_000
             assert got.token > hold.token
             with pytest.raises(LockExpired):
                 await Caller(one, "A").release("k", hold)
 
     async def test_a_replica_that_dies_with_its_waiters_costs_one_offer(self, store: Store) -> None:
         doomed = FaultyStore(store)
-        async with engines(store, doomed) as (one, two):
+        limits = replace(QUICK, offer_us=2_000_000, suspect_us=60_000_000)
+        async with engines(store, doomed, limits=limits) as (one, two):
             holder = Caller(one, "A")
-            hold = await holder.acquire("k")
+            hold = await holder.acquire("k", ttl_s=60)
             dead = []
             names: list[str] = []
-            for number in range(4):
+            for number in range(6):
                 names.append(f"dead-{number}")
-                dead.append(asyncio.ensure_future(Caller(two, names[-1]).acquire("k", wait_s=20)))
+                dead.append(asyncio.ensure_future(Caller(two, names[-1]).acquire("k", wait_s=60)))
                 await holder.until_waiting("k", *names)
-            waiting = asyncio.ensure_future(Caller(one, "B").acquire("k", wait_s=20))
+            waiting = asyncio.ensure_future(Caller(one, "B").acquire("k", wait_s=60))
             await holder.until_waiting("k", *names, "B")
             doomed.faults = GONE
             start_us = SYSTEM.monotonic_us()
             await holder.release("k", hold)
             assert (await waiting).token > hold.token
-            assert SYSTEM.monotonic_us() - start_us < 2 * QUICK.offer_us
+            assert SYSTEM.monotonic_us() - start_us < 5 * limits.offer_us  # and not one for each of them
             for waiter in dead:
                 waiter.cancel()
             await asyncio.gather(*dead, return_exceptions=True)
@@ -170,8 +174,8 @@ class EngineSuite:
         async with engines(store, store, limits=PATIENT) as (one, two):
             holder, other = Caller(one, "A"), Caller(two, "B")
             for turn in range(8):
-                hold = await holder.acquire("k", wait_s=2)
-                waiting = asyncio.ensure_future(other.acquire("k", wait_s=20))
+                hold = await holder.acquire("k", wait_s=30, ttl_s=60)
+                waiting = asyncio.ensure_future(other.acquire("k", wait_s=60, ttl_s=60))
                 await holder.until_waiting("k", "B")
                 releasing = asyncio.ensure_future(holder.release("k", hold))
                 for _ in range(turn):
@@ -181,12 +185,12 @@ class EngineSuite:
                 await releasing
                 if isinstance(got, Hold):
                     await other.release("k", got)
-            await holder.acquire("k", wait_s=2)
+            await holder.acquire("k", wait_s=30)
 
     async def test_a_wait_that_ends_is_refused_and_keeps_its_place_only_when_it_has_a_name(self, store: Store) -> None:
         async with engines(store, store, limits=PATIENT) as (one, two):
             holder = Caller(one, "A")
-            hold = await holder.acquire("k")
+            hold = await holder.acquire("k", ttl_s=60)
             with pytest.raises(LockHeld) as refused:
                 await Caller(two, "B").acquire("k", wait_s=0.05)
             assert refused.value.members["currentOwner"] == "A"
@@ -194,10 +198,15 @@ class EngineSuite:
             with pytest.raises(LockHeld):
                 await Caller(two, "C").acquire("k", wait_s=0.05, name="c1")
             await holder.until_waiting("k", "C")
-            behind = asyncio.ensure_future(Caller(one, "D").acquire("k", wait_s=20))
+            behind = asyncio.ensure_future(Caller(one, "D").acquire("k", wait_s=60))
             await holder.until_waiting("k", "C", "D")
-            back = asyncio.ensure_future(Caller(one, "C").acquire("k", wait_s=20, name="c1"))
-            await asyncio.sleep(0.02)
+            back = asyncio.ensure_future(Caller(one, "C").acquire("k", wait_s=60, name="c1"))
+
+            async def stands_again() -> bool:
+                record = (await one.look("k")).record
+                return record is not None and bool(record.queue[0].attempts)
+
+            await until(stands_again)
             await holder.release("k", hold)
             got = await back
             assert not behind.done()
@@ -208,17 +217,22 @@ class EngineSuite:
         async with engines(store, store, limits=PATIENT) as (one, two):
             holder = Caller(one, "A")
             hold = await holder.acquire("k")
-            polls = []
+            polls: list[asyncio.Future[Hold]] = []
+
+            async def stand(count: int) -> bool:
+                record = (await one.look("k")).record
+                return record is not None and [len(waiter.attempts) for waiter in record.queue] == [count]
+
             for engine in (one, two, two):
-                polls.append(asyncio.ensure_future(Caller(engine, "B").acquire("k", wait_s=20, name="b1")))
-                await asyncio.sleep(0.02)
+                polls.append(asyncio.ensure_future(Caller(engine, "B").acquire("k", wait_s=60, name="b1")))
+                await until(partial(stand, len(polls)))
             assert await holder.waiters("k") == ["B"]
             polls[1].cancel()
             await asyncio.gather(polls[1], return_exceptions=True)
-            await asyncio.sleep(0.02)
+            await until(partial(stand, 2))
             assert await holder.waiters("k") == ["B"]
             await holder.release("k", hold)
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(30):
                 assert await polls[0] == await polls[2]
 
     # --- folding ---------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class StoreLifeSuite:
             await asyncio.sleep(wait_s)
         await store.close()
         await store.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             results = await asyncio.gather(*works, *reads, return_exceptions=True)
         errors = [result for result in results if isinstance(result, BaseException)]
         assert all(isinstance(error, Unavailable) for error in errors)
@@ -74,7 +74,7 @@ class StoreLifeSuite:
         works = [asyncio.ensure_future(write(store, put(f"k{number}"))) for number in range(5)]
         closing = asyncio.ensure_future(store.close())
         asyncio.get_running_loop().call_soon(sleep_s, 0.05)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             results = await asyncio.gather(*works, closing, return_exceptions=True)
         assert all(result is None or isinstance(result, Unavailable) for result in results)
 
@@ -87,7 +87,7 @@ class StoreLifeSuite:
         async def commits(name: str) -> None:
             with contextlib.suppress(Unavailable):
                 for turn in range(200):
-                    async with asyncio.timeout(5):
+                    async with asyncio.timeout(60):
                         await asyncio.gather(*(write(store, put(f"{name}-{turn}-{n}")) for n in range(3)))
 
         busy = [asyncio.ensure_future(in_thread(commits(name))) for name in "ab"]
@@ -131,10 +131,10 @@ class StoreLifeSuite:
             pytest.skip("this store is for several processes")
         await write(store, put("k"))
         run = [sys.executable, "-c", opening + _OPEN]
-        done = await asyncio.to_thread(subprocess.run, run, capture_output=True, text=True, timeout=30, check=False)
+        done = await asyncio.to_thread(subprocess.run, run, capture_output=True, text=True, timeout=90, check=False)
         assert "UnsafeConfiguration" in done.stdout, done
         assert "another process" in done.stdout
         await write(store, put("k2"))  # and the first one goes on
         await store.close()
-        done = await asyncio.to_thread(subprocess.run, run, capture_output=True, text=True, timeout=30, check=False)
+        done = await asyncio.to_thread(subprocess.run, run, capture_output=True, text=True, timeout=90, check=False)
         assert done.stdout == "", done

@@ -137,26 +137,26 @@ class LockTurn:
         if record.offer is not None and record.offer.until_us <= self.now.earliest:
             self._lapse(record.offer)
         if self.record.queue:
-            gone = [waiter for waiter in self.record.queue if self._forgotten(waiter)]
+            now, suspect_us = self.now.earliest, self.limits.suspect_us
+            gone = [  # in place, and not a call for each: a queue may be long
+                waiter
+                for waiter in self.record.queue
+                if (waiter.keep_until_us <= now and (waiter.keep_until_us or not waiter.attempts))
+                or (waiter.suspect_us and waiter.suspect_us + suspect_us <= now)
+            ]
             for waiter in gone:
                 self.remove(waiter)
 
     def _lapse(self, offer: Offer) -> None:
         """An offer that nobody took: its replica is thought dead, and costs the others this one offer only."""
         since = self.now.earliest
+        self.turn.shaken = True
         self.record = replace(self.record, offer=None, queue=queued(self.record.queue, offer.waiter, first=True))
         dead = offer.waiter.replica
         marked = tuple(
             replace(w, suspect_us=w.suspect_us or since) if w.replica == dead else w for w in self.record.queue
         )
         self.record = replace(self.record, queue=marked)
-
-    def _forgotten(self, waiter: Waiter) -> bool:
-        if waiter.suspect_us and waiter.suspect_us + self.limits.suspect_us <= self.now.earliest:
-            return True
-        if waiter.attempts:
-            return bool(waiter.keep_until_us) and waiter.keep_until_us <= self.now.earliest
-        return waiter.keep_until_us <= self.now.earliest
 
     # --- who may have it ---
 
@@ -361,6 +361,7 @@ class LockTurn:
 
     def remove(self, waiter: Waiter) -> None:
         """Take a place away, and an offer with it."""
+        self.turn.shaken = True
         record = self.record
         who = waiter.who
         if record.offer is not None and record.offer.waiter is waiter:

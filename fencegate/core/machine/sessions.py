@@ -22,7 +22,6 @@ from fencegate.core.machine import refusals
 from fencegate.core.machine.turn import Turn
 from fencegate.core.model import Ending, Session, session_entry
 
-
 TOLD_FOR = 2
 """For how many TTLs after a lock was taken the session is told so: one renewal at least comes within each."""
 

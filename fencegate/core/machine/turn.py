@@ -23,7 +23,7 @@ class Missing(Exception):
 class Turn:
     """See the head of this file. What was not shown and has to be known is `Missing`."""
 
-    __slots__ = ("events", "limits", "locks", "next", "not_after", "now", "records", "writes")
+    __slots__ = ("events", "limits", "locks", "next", "not_after", "now", "records", "shaken", "writes")
 
     def __init__(self, records: Mapping[str, Record | None], now: Interval, limits: Limits) -> None:
         self.records = records
@@ -33,6 +33,7 @@ class Turn:
         self.events: list[Event] = []
         self.not_after: int | None = None
         self.next: list[HandOverAll] = []
+        self.shaken = False
         self.locks: list[LockTurn] = []
 
     def read(self, entry: str) -> Record | None:
@@ -66,7 +67,7 @@ class Turn:
     def step(self, outcome: Outcome) -> Step:
         for lock in self.locks:
             lock.write()
-        return Step(outcome, self.writes, tuple(self.events), self.not_after, tuple(self.next))
+        return Step(outcome, self.writes, tuple(self.events), self.not_after, tuple(self.next), self.shaken)
 
     def nothing_but(self, outcome: Outcome) -> Step:
         """The outcome, with whatever else was under way left undone."""
