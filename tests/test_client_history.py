@@ -105,12 +105,11 @@ def test_the_command_tells_it_as_a_table_and_as_json(server: Server) -> None:
         held = command(server, "status", lock_key)
         assert "permits" in held.stdout
         assert f"{lock_key}#0" in held.stdout
-        assert "permits" in command(server, "locks", "--prefix", lock_key).stdout
         done = command(server, "force-release", lock_key, "--reason", "[bold]no[/]", "--json")
         assert json.loads(done.stdout)["status"] == "FORCE_RELEASED"
         with locks.hold(lock_key):
             table = command(server, "history", lock_key)
-            told = json.loads(command(server, "history", lock_key, "--json").stdout)
+            told = json.loads(command(server, "history", lock_key, "--limit", "2", "--json").stdout)
     assert table.returncode == 0
     for text in ("[me]", "held", "forced [bold]no[/]", "(slot 0)"):
         assert text in table.stdout
@@ -119,9 +118,6 @@ def test_the_command_tells_it_as_a_table_and_as_json(server: Server) -> None:
         ("forced", "[bold]no[/]"),
     ]
     assert told["complete"] is True
-    limited = json.loads(command(server, "history", lock_key, "--limit", "1", "--json").stdout)
-    assert len(limited["history"]) == 1
-    assert "Nobody is known" in command(server, "history", "client-history:never").stdout
 
 
 def test_the_command_asks_before_it_takes(server: Server) -> None:

@@ -154,6 +154,20 @@ async def test_a_revoked_lease_ends_in_time_and_its_session_goes_on(locks: Locks
         session.ensure_held()
 
 
+async def test_a_lock_that_was_taken_at_once_is_noticed_by_the_next_renewal_of_its_session(
+    locks: Locks, rival: Locks, key: str
+) -> None:
+    async with locks.session(ttl=6) as session:
+        lease = await session.hold(f"{key}/1")
+        other = await session.hold(f"{key}/2")
+        await rival.force_release(f"{key}/1", "at once")
+        await asyncio.wait_for(lease.lost.wait(), 30)
+        assert "at once" in str(lease.why_lost)
+        other.ensure_held()
+        with pytest.raises(LockLost, match="at once"):
+            await lease.release()
+
+
 async def test_max_hold_ends_a_lease_before_its_session(locks: Locks, rival: Locks, key: str) -> None:
     async with locks.session(ttl=30) as session:
         lease = await session.hold(key, max_hold=2)

@@ -35,7 +35,7 @@ def release(http: httpx.Client, lock_key: str, grant: Json) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def until(holds: Callable[[], bool], limit_s: float = 30) -> None:
+def until(holds: Callable[[], bool], limit_s: float = 60) -> None:
     end = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < end, "it never came to be"

@@ -258,9 +258,11 @@ def test_waiting_keeps_the_place_between_polls_of_one_request(server: Server, ht
     refused(acquire(http, key, ownerId="early", requestId="early", waitMillis=50), 409, "LOCK_ALREADY_HELD")
     assert http.get(f"/v1/locks/{key}").json()["waiters"] == 1
     served: list[str] = []
-    late = threading.Thread(
-        target=lambda: served.append(granted(http, key, ownerId="late", waitMillis=60000)["ownerId"])
-    )
+
+    def wait() -> None:
+        served.append(granted(http, key, ownerId="late", waitMillis=60000)["ownerId"])
+
+    late = threading.Thread(target=wait)
     late.start()
     _until_waiting(http, key, 2)
     with _raw_wait(server, key, '{"ownerId":"early","requestId":"early","waitMillis":60000}') as early:
@@ -284,7 +286,7 @@ def _raw_wait(server: Server, key: str, body: str) -> socket.socket:
     return connection
 
 
-@pytest.mark.parametrize(("more", "kept"), [("", 0), (',"requestId":"q"', 1)])
+@pytest.mark.parametrize(("more", "kept"), [("", 0), (',"requestId":"q"', 1)], ids=["unnamed", "named"])
 def test_a_dropped_connection_cancels_or_with_a_request_id_keeps_its_place(
     server: Server, http: httpx.Client, key: str, more: str, kept: int
 ) -> None:

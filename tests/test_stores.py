@@ -160,6 +160,30 @@ def test_sqlite_keeps_serving_after_its_disk_was_full(path: Path) -> None:
     writer.close()
 
 
+def test_revisions_of_a_group_whose_flush_is_of_unknown_outcome_are_never_used_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(path)
+    flush = writer._flush
+
+    def landed_and_failed(*rows: Any) -> None:
+        flush(*rows)
+        failed = sqlite3.OperationalError("disk I/O error")
+        failed.sqlite_errorcode = sqlite3.SQLITE_IOERR
+        raise failed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "_flush", landed_and_failed)
+        (result,) = writer.handle([Commit([put("a")], [("a", b'"one"'), ("a", b'"two"')], 2**62)])
+    assert result.verdict == "ambiguous"
+    (result,) = writer.handle([Commit([put("b")], [("b", b'"three"')], 2**62)])
+    assert result.verdict == "done"
+    (read,) = writer.handle([ReadLog(0, 100)])
+    revisions = [(revision, key) for revision, _, key, _ in read.found]
+    assert revisions == [(1, "a"), (1, "a"), (2, "b")]
+    writer.close()
+
+
 async def test_a_writer_of_sqlite_that_dies_is_replaced_and_what_it_was_doing_is_ambiguous(path: Path) -> None:
     store = SqliteStore(path)
     await write(store, put("before"))

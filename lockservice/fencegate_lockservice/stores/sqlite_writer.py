@@ -220,6 +220,7 @@ class Writer:
             if rows or group.removed:
                 self._flush(rows, list(group.removed))
         except sqlite3.Error as error:
+            self.revision = group.revision  # it may have landed: its revisions are never used again
             return self._failed(results, error)
         self.revision = group.revision
         self._passing += sum([row[3] is not None or row[0] < _KEYS for row in rows])
