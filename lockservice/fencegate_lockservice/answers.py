@@ -46,7 +46,7 @@ def _special(lock_key: str, hold: Hold) -> Answer:
 
 def renewed(lock_key: str, outcome: Renewed, now: Interval) -> Answer:
     hold = outcome.hold
-    answer = {
+    answer: Answer = {
         "lockKey": lock_key,
         "fencingToken": str(hold.token),
         "sequencer": None,

@@ -312,7 +312,7 @@ class LockTurn:
         self.turn.writes[done_entry(self.lock_key, who.request)] = Done(
             ending, who.lock_token, who.owner_id, who.fingerprint, hold.token, left, until_us, reason
         )
-        self.log(ending.value, hold, reason)
+        self.log(ending.value, hold, reason, at_us)
         return left
 
     def put_hold(self, hold: Hold, changed: Hold) -> None:
@@ -324,12 +324,13 @@ class LockTurn:
         found = self.turn.read(done_entry(self.lock_key, request))
         return found if isinstance(found, Done) and found.until_us > self.now.earliest else None
 
-    def log(self, kind: str, hold: Hold, reason: str | None = None) -> None:
+    def log(self, kind: str, hold: Hold, reason: str | None = None, at_us: int = 0) -> None:
+        """Tell that something happened to a hold: now, or (noticed now) at an earlier time."""
         who = hold.who
         shared = who.special is not None and who.special.shared
-        at_us, since_us = self.now.earliest, hold.granted_us
+        at_us = min(at_us or self.now.earliest, self.now.earliest)
         self.turn.events.append(
-            Event(kind, self.lock_key, who.owner_id, hold.token, at_us, reason, shared, hold.slot, since_us)
+            Event(kind, self.lock_key, who.owner_id, hold.token, at_us, reason, shared, hold.slot, hold.granted_us)
         )
 
     # --- places ---

@@ -264,7 +264,8 @@ def release(lock: LockTurn, command: Release) -> Released | Refused:
     if hold is not None and not hold.pending:
         if command.owner_id is not None and command.owner_id != hold.who.owner_id:
             return Refused(NotOwner(refusals.WRONG_OWNER))
-        return Released(lock.end(hold, Ending.RELEASED, lock.now.latest))
+        revoked = lock.record.revoked
+        return Released(lock.end(hold, Ending.RELEASED, lock.now.latest, revoked.reason if revoked else None))
     past = lock.past(request_of(command.lock_token))
     repeat = past is not None and refusals.owns(past, command.lock_token, command.owner_id)
     if past is not None and repeat and past.ending is Ending.RELEASED:
