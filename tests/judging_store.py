@@ -71,8 +71,8 @@ class Grant:
         if ours.shared and theirs.shared:
             return False
         if self.key in ancestors(other.key):
-            return ours.hierarchical or theirs.hierarchical
-        return other.key in ancestors(self.key) and theirs.hierarchical
+            return ours.hierarchical or (theirs.hierarchical and other.hold.pending)  # a plain one does not look below
+        return other.key in ancestors(self.key) and theirs.hierarchical and not other.hold.pending
 
 
 def together(one: Hold, other: Hold) -> bool:
@@ -204,6 +204,13 @@ class JudgingStore:
                     if session_entry(grant.hold.who.terms.session) != entry
                 }
 
+    def forget_session(self, session_id: str) -> None:
+        """Its name may be used anew: nobody remembers the old one."""
+        self.session_told.pop(session_id, None)
+        for truth in self.truth.values():
+            of_others = {t: g for t, g in truth.believed.items() if g.hold.who.terms.session != session_id}
+            truth.believed = of_others
+
     # --- what must hold at each commit ---
 
     def _judge_session(self, was: Record | None, now: Record | None) -> None:
@@ -225,7 +232,7 @@ class JudgingStore:
                 self._judge_end(decision, Grant(key, hold), was)
         for token, hold in after.items():
             before = truth.live.get(token)
-            if before is None or (before.pending and not hold.pending):
+            if before is None or (before.pending and before.token != hold.token):
                 self._judge_start(decision, Grant(key, hold), [other for other in now.holds if other is not hold])
             elif before is not hold:
                 self._judge_renewal(was, before, hold)
@@ -244,6 +251,8 @@ class JudgingStore:
         for other in terms.group:
             there = [h for h in self.record(other).holds if h.who.request == who.request]
             assert there, "one of a group was granted without the others"
+        if self.steady:
+            self._judge_by_time(decision, new, beside)
         if hold.pending:
             return
         joined = any(other.token == hold.token for other in beside)
@@ -253,9 +262,11 @@ class JudgingStore:
             elif old.key != key and old.bars(new):
                 assert hold.token > old.hold.token, "I1: tokens rise from above to below, and back"
         truth.grants.append(new)
-        if not self.steady:
-            return
-        own = any(hold.who.owner_id == other.who.owner_id and other.token == hold.token for other in beside)
+
+    def _judge_by_time(self, decision: Decision, new: Grant, beside: list[Hold]) -> None:
+        """What depends on a clock that does not go back."""
+        key, who, truth = new.key, new.hold.who, self.truth[new.key]
+        own = any(who.owner_id == other.who.owner_id and other.token == new.hold.token for other in beside)
         for old in self._all_believed():
             assert not old.bars(new) or self._believed_until(old) <= self.clock_us, "I1: somebody still believes it"
         for old, until_us in itertools.chain.from_iterable(other.closed for other in self.truth.values()):
@@ -267,7 +278,7 @@ class JudgingStore:
     def _judge_renewal(self, was: LockRecord, before: Hold, hold: Hold) -> None:
         if hold.expires_us != before.expires_us or hold.renewals != before.renewals:
             assert before.expires_us > self.clock_us, "a lease that had run out was renewed"
-            assert hold.expires_us >= before.expires_us, "a renewal never shortens"
+            assert hold.pending or hold.expires_us >= before.expires_us, "a renewal never shortens"
             assert hold.renewals > before.renewals
             assert was.revoked is None or was.revoked.at_us > self.clock_us, "renewed after it was taken"
             if was.revoked is not None:
@@ -278,9 +289,9 @@ class JudgingStore:
 
     def _judge_end(self, decision: Decision, old: Grant, was: LockRecord) -> None:
         truth, hold = self.truth[old.key], old.hold
-        truth.ended.add(hold.who.lock_token)
-        if hold.pending:
+        if hold.pending:  # nobody was told of it, and whoever asked may ask again
             return
+        truth.ended.add(hold.who.lock_token)
         truth.settled[hold.who.request] = decision.now.latest + self.limits.retention_us
         past = self.get(done_entry(old.key, hold.who.request))
         assert isinstance(past, Done), "nothing tells what became of it"

@@ -357,7 +357,7 @@ class Locks(RuleBasedStateMachine):
         self.later.clear()
         self.run(ForgetSession(session_id))
         if self.store.session(session_id) is None:
-            self.store.session_told.pop(session_id, None)
+            self.store.forget_session(session_id)
             self.run(OpenSession(session_id, "A", MAX_TTL_S * SECOND))
 
     def drops(self) -> list[Drop]:
@@ -456,13 +456,13 @@ class Tending:
 
     def tend(self) -> None:
         locks = self.locks
+        self.look_below()
         for _ in range(100):
             changed = self.changed()
             for key in changed:
                 locks.run(Expire(key))
             for poll in list(locks.polls.values()):
                 self.serve(poll)
-            self.look_below()
             while locks.next:
                 locks.run(locks.next.pop(0))
             if not changed:

@@ -4,6 +4,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fencegate.cli import app
+from fencegate.run.line import Deadline, Ended, Line
 from fencegate.run.patience import Patience
 from tests.servers import MakeServer, Server
 
@@ -410,7 +412,18 @@ def _read_until(terminal: int, wanted: bytes) -> None:
         seen += os.read(terminal, 4096)
 
 
-# --- the rule ---
+# --- the rule, and the line ---
+
+
+def test_the_guards_last_word_is_heard_even_when_it_crosses_with_ours() -> None:
+    ours, theirs = (Line(end) for end in socket.socketpair())
+    ours.tell(Deadline(1))  # it never reads this
+    theirs.tell(Ended(0, stopped=False))
+    theirs.close()
+    ours.tell(Deadline(2))
+    assert ours.read() == [Ended(0, stopped=False)]
+    assert ours.is_closed
+    ours.close()
 
 
 def test_a_command_is_asked_ahead_of_the_deadline_and_ended_at_the_deadline_at_the_latest() -> None:

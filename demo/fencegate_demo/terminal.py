@@ -77,12 +77,23 @@ def _lane(lane: Lane, timeline: Timeline, columns: int) -> Text:
         start, end = column(span.start_us), column(span.end_us)
         if end > start:
             line = _over(line, start, Text(_filled(span, end - start), _style(span)))
-    free = 0
-    for mark, text in ((mark, _sign(mark)) for mark in lane.marks):
-        start = min(max(column(mark.at_us), free), columns - len(text))
-        line = _over(line, start, text)
-        free = start + len(text) + 1
+    signs = [_sign(mark) for mark in lane.marks]
+    for start, sign in zip(_places([column(mark.at_us) for mark in lane.marks], signs, columns), signs, strict=True):
+        line = _over(line, start, sign)
     return line
+
+
+def _places(wanted: Sequence[int], signs: Sequence[Text], columns: int) -> list[int]:
+    """Where the signs go so that none hides another: later than wanted, or earlier where the line ends."""
+    places, free = [], 0
+    for start, sign in zip(wanted, signs, strict=True):
+        places.append(max(start, free))
+        free = places[-1] + len(sign) + 1
+    end = columns
+    for number in reversed(range(len(places))):
+        places[number] = max(0, min(places[number], end - len(signs[number])))
+        end = places[number] - 1
+    return places
 
 
 def _over(line: Text, start: int, text: Text) -> Text:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fencegate.core.commands import Renewed
+from fencegate.core.machine import waiting
 from fencegate.core.model import Hold, LockRecord, Revocation, Session
 from fencegate.core.ports import Interval
 
@@ -94,7 +95,7 @@ def described(lock_key: str, record: LockRecord, holds: list[Hold], now: Interva
         "remainingMillis": remaining_ms(hold.expires_us, now),
         "reentrancyCount": len([other for other in holds if other.who.owner_id == hold.who.owner_id]),
         "holders": holders,
-        "waiters": len(record.queue) + (record.offer is not None),
+        "waiters": waiting(record, now),
     }
     for name in ("slot", "fence"):  # of one permit; each holder has its own
         answer.pop(name, None)

@@ -4,10 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fencegate_demo.events import Paused, Resumed
-from fencegate_demo.timeline import TAIL_US, Lane, Mark, MarkKind, Span, SpanKind, Timeline, TokenNames
+from fencegate_demo.timeline import Lane, Mark, MarkKind, Span, SpanKind, Timeline, TokenNames
 from fencegate_demo.trials.events import Began, Done, Event, Killed, Stumbled, Touched, only
 from fencegate_demo.trials.stage import ROLES, SHORT_S
 from fencegate_demo.trials.verdict import stale_writes
+
+TAIL_US = 1_200_000
+"""How long the picture goes on after the last event: the writes come close together at the end, and need room."""
+KILLED_US = 400_000
+"""How long the end of a killed worker is shown."""
 
 
 def tokens_of(events: Iterable[Event]) -> set[int]:
@@ -96,9 +101,10 @@ class _Frame:
         ends: list[Event] = [*killed, *only(Done, self.events, actor), *only(Stumbled, self.events, actor)]
         end_us = ends[0].at_us if ends else self.end_us
         in_us = touched[0].at_us if touched else end_us
-        spans = [self._span(began.at_us, in_us, "waits", actor, "waits for the lock", "waits")]
+        waits = ("starts",) if actor == "A" else ("waits for the lock", "waits")  # nobody is there before A
+        spans = [self._span(began.at_us, in_us, "waits", actor, *waits)]
         if killed:
-            return [*spans, self._span(in_us, end_us + TAIL_US // 2, "runs", actor, "killed (SIGKILL)", "killed")]
+            return [*spans, self._span(in_us, end_us + KILLED_US, "runs", actor, "killed (SIGKILL)", "killed")]
         for pause, resumed in zip(only(Paused, self.events, actor), only(Resumed, self.events, actor), strict=False):
             told = f"stopped for {(resumed.at_us - pause.at_us) / 1e6:.1f} s (SIGSTOP)"
             spans.append(self._span(in_us, pause.at_us, "runs", actor, "runs"))

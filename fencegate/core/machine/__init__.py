@@ -51,13 +51,23 @@ from fencegate.core.commands import (
 )
 from fencegate.core.machine import rules, sessions, several
 from fencegate.core.machine.lock import LockTurn
-from fencegate.core.machine.looking import Below, live_holds, look_below, sessions_of, wakes_at
+from fencegate.core.machine.looking import Below, live_holds, look_below, sessions_of, waiting, wakes_at
 from fencegate.core.machine.refusals import free, held_below
 from fencegate.core.machine.turn import Missing, Turn
 from fencegate.core.model import DEFAULT_LIMITS, Limits, Record
 from fencegate.core.ports import Interval
 
-__all__ = ["Below", "free", "held_below", "live_holds", "look_below", "sessions_of", "transition", "wakes_at"]
+__all__ = [
+    "Below",
+    "free",
+    "held_below",
+    "live_holds",
+    "look_below",
+    "sessions_of",
+    "transition",
+    "waiting",
+    "wakes_at",
+]
 
 _OF_ONE_LOCK: Mapping[type, Callable[[LockTurn, Any], Outcome]] = {
     Acquire: rules.acquire,

@@ -146,6 +146,8 @@ class LockTurn:
             ]
             for waiter in gone:
                 self.remove(waiter)
+            if gone:
+                self._see_to_groups(gone)
 
     def _lapse(self, offer: Offer) -> None:
         """An offer that nobody took: its replica is thought dead, and costs the others this one offer only."""
@@ -157,6 +159,16 @@ class LockTurn:
             replace(w, suspect_us=w.suspect_us or since) if w.replica == dead else w for w in self.record.queue
         )
         self.record = replace(self.record, queue=marked)
+        self._see_to_groups([w for w in marked if w.replica == dead])
+
+    def _see_to_groups(self, waiters: list[Waiter]) -> None:
+        """Have it known at their other locks too: places there would keep everybody out. One of each group is enough,
+        for whoever comes first there then is looked at next."""
+        groups: dict[tuple[str, ...], str] = {}
+        for waiter in waiters:
+            if waiter.who.terms.group:
+                groups.setdefault(waiter.who.terms.group, waiter.who.request)
+        self.turn.next += [HandOverAll(group, request) for group, request in groups.items()]
 
     # --- who may have it ---
 

@@ -41,6 +41,12 @@ def _told(turn: Turn, hold: Hold) -> Hold:
     return hold if session is None else hold.until(session.expires_us)
 
 
+def waiting(record: LockRecord, now: Interval) -> int:
+    """How many wait for this lock, without those whose place has run out though nobody noticed."""
+    gone = [waiter for waiter in record.queue if 0 < waiter.keep_until_us <= now.earliest]
+    return len(record.queue) - len(gone) + (record.offer is not None)
+
+
 def look_below(records: Iterable[LockRecord], who: Claimant, now: Interval, sessions: Sessions) -> Below:
     """Whether a hierarchical lock may be confirmed over these, and above which token."""
     turn = Turn(sessions, now, DEFAULT_LIMITS)

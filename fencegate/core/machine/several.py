@@ -112,6 +112,7 @@ def hand_over_all(turn: Turn, command: HandOverAll) -> Step:
             if waiter is not None:
                 lock.remove(waiter)
     elif any(waiter.suspect_us for waiter in there):  # who is thought dead at one of them is so at all
+        turn.shaken = True
         for lock, waiter in zip(locks, there, strict=True):
             lock.put(waiter, replace(waiter, suspect_us=waiter.suspect_us or turn.now.earliest))
     elif not offered and all(
