@@ -536,7 +536,7 @@ class Tending:
                     self.locks.run(Release(part.lock_key, hold.who.lock_token))
 
 
-examples = int(os.environ.get("FENCEGATE_EXAMPLES", "150"))
+examples = int(os.environ.get("FENCEGATE_EXAMPLES", "300"))
 Locks.TestCase.settings = settings(
     max_examples=examples,
     stateful_step_count=40,
