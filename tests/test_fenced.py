@@ -15,6 +15,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from fencegate.core.errors import InvalidToken, LockLost, ResourceUnavailable, StaleToken, UnsafeConfiguration
 from fencegate.core.ports import RowWrite
 from fencegate.sql import fenced
+from fencegate.sync import connect
 from fencegate_adapters.sql import RowsResource
 from tests.child import Child
 
@@ -233,6 +234,22 @@ def test_a_lease_that_is_lost_by_the_end_is_not_committed(engine: Engine) -> Non
     with pytest.raises(LockLost), Session(engine) as session, fenced(session, LostLease(7)):
         session.add(Note(text="a"))
     assert texts(engine) == []
+
+
+def test_a_permit_is_fenced_by_its_slot_and_a_shared_lease_is_refused(engine: Engine) -> None:
+    with connect("memory://") as locks:
+        with locks.hold(KEY, limit=2) as first, locks.hold(KEY, limit=2) as second:
+            for lease in (second, first):  # the later token first: they have fences of their own
+                with Session(engine) as session, fenced(session, lease):
+                    session.add(Note(text=f"by {lease.slot}"))
+        with (
+            locks.hold(f"{KEY}:read", shared=True) as reader,
+            Session(engine) as session,
+            pytest.raises(TypeError, match="shared"),
+        ):
+            fenced(session, reader)
+    with Session(engine) as session:
+        assert sorted(session.scalars(select(Note.text))) == ["by 0", "by 1"]
 
 
 def test_lock_key_and_token_can_be_given_by_hand_but_not_half(engine: Engine) -> None:

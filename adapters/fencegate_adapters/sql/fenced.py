@@ -37,6 +37,16 @@ class _Held(Protocol):
     def ensure_held(self) -> object: ...
 
 
+@runtime_checkable
+class _OfAKind(Protocol):
+    """A lease that may be shared, or one of several permits."""
+
+    @property
+    def mode(self) -> str: ...
+    @property
+    def fence(self) -> str: ...
+
+
 def fenced(
     session: S, lease: Lease | None = None, *, lock_key: str | None = None, token: int | None = None
 ) -> "Fenced[S]":
@@ -51,10 +61,19 @@ def fenced(
     if lease is not None:
         if lock_key is not None or token is not None:
             raise TypeError("fenced() takes a lease, or lock_key and token; not both")
-        lock_key, token = lease.lock_key, lease.token
+        lock_key, token = _fence_of(lease), lease.token
     if lock_key is None or token is None:
         raise TypeError("fenced() needs a lease, or both lock_key and token")
     return Fenced(session, Passage(check_lock_key(lock_key), Token(token)), lease)
+
+
+def _fence_of(lease: Lease) -> str:
+    """The lock key; of a permit, its own slot's. Readers share a token, which can't keep their writes apart."""
+    if not isinstance(lease, _OfAKind):
+        return lease.lock_key
+    if lease.mode == "shared":
+        raise TypeError("fenced() is for writing, and a shared lease is for reading; hold the lock alone")
+    return lease.fence
 
 
 class Fenced(Generic[S]):
