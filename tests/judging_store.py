@@ -269,6 +269,11 @@ class JudgingStore:
         own = any(who.owner_id == other.who.owner_id and other.token == new.hold.token for other in beside)
         for old in self._all_believed():
             assert not old.bars(new) or self._believed_until(old) <= self.clock_us, "I1: somebody still believes it"
+        for old in [Grant(other, hold) for other, its in self.truth.items() for hold in its.live.values()]:
+            terms = old.hold.who.terms  # it may have been lost, and nobody noticed yet
+            if terms.lock_delay_us and not terms.session and not old.hold.pending and old.key != key and old.bars(new):
+                until_us = self._end_by_force_or_time(old) + terms.lock_delay_us
+                assert decision.now.latest >= until_us, "given before the lock-delay was over that nobody noticed"
         for old, until_us in itertools.chain.from_iterable(other.closed for other in self.truth.values()):
             if old.key == key or old.bars(new):
                 assert own or decision.now.latest >= until_us, "given again before the lock-delay was over"
@@ -319,6 +324,10 @@ class JudgingStore:
         end_us = min(end_us, old.hold.until(end_us).expires_us)
         if delay_us and self.steady:
             self.truth[old.key].closed.append((old, end_us + delay_us))
+
+    def _end_by_force_or_time(self, grant: Grant) -> int:
+        revoked = self.record(grant.key).revoked
+        return min(grant.hold.expires_us, revoked.at_us) if revoked is not None else grant.hold.expires_us
 
     def _let_go(self, command: Command, hold: Hold) -> bool:
         if isinstance(command, Leave | LeaveAll):

@@ -48,24 +48,6 @@ def assert_proved(told: dict[str, Any]) -> None:
 # --- as a command ----------------------------------------------------------------------------------------------------
 
 
-def test_every_scenario_is_proved_over_every_resource() -> None:
-    done = demo("--all", "--json")
-    assert done.returncode == 0, done.stderr
-    told = last_line(done)
-    assert told["proved"] is True
-    scenarios, uses = told["scenarios"][:4], told["scenarios"][4:]
-    assert [(each["scenario"], each["resource"]) for each in scenarios] == [
-        ("gc-pause", "rows"),
-        ("gc-pause", "objects"),
-        ("gateway-pause", "rows"),
-        ("gateway-pause", "objects"),
-    ]
-    for each in scenarios:
-        assert_proved(each)
-    assert [each["scenario"] for each in uses] == USES
-    assert all(each["proved"] for each in uses)
-
-
 def test_terminal_and_report_show_the_pause_the_refusal_and_the_verdict(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     done = demo("--report", str(page))

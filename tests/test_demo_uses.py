@@ -1,7 +1,6 @@
 """The seven uses, as a real command: each is proved with real processes, and nothing is proved without the fence."""
 
 import ast
-import json
 import os
 import re
 import signal
@@ -11,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +19,7 @@ from fencegate_demo.trials.events import Began, Event, Killed, Stumbled, Touched
 from fencegate_demo.trials.registry import USES
 from fencegate_demo.trials.use import Findings
 from fencegate_demo.trials.verdict import is_proved, judge
+from tests.test_demo import assert_proved, last_line
 
 RUN = "from fencegate.cli import main; main()"
 FENCE_OFF = """
@@ -39,11 +38,7 @@ def demo(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, env=environment)
 
 
-def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    return dict(json.loads(done.stdout.splitlines()[-1]))
-
-
-# --- each use --------------------------------------------------------------------------------------------------------
+# --- everything -----------------------------------------------------------------------------------------------------
 
 MUST_HOLD: dict[str, dict[str, int | str]] = {
     "migration": {"steps": 3, "firstPrice": 300},
@@ -56,20 +51,31 @@ MUST_HOLD: dict[str, dict[str, int | str]] = {
 }
 
 
-@pytest.mark.parametrize("use", MUST_HOLD)
-def test_a_use_is_proved_with_a_process_stopped_and_another_killed(use: str) -> None:
-    done = demo(use, "--json")
+def test_every_scenario_over_every_resource_and_every_use_is_proved() -> None:
+    done = demo("--all", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     told = last_line(done)
-    assert (told["scenario"], told["proved"]) == (use, True)
-    fenced, unfenced = told["fenced"], told["unfenced"]
-    for name, value in MUST_HOLD[use].items():
-        assert fenced[name] == value, name
-    assert fenced.get("assigned", 0) == fenced.get("acknowledged", 0)
-    assert (fenced["staleAccepted"], fenced["killed"], fenced["wrong"]) == (0, 1, [])
-    assert fenced["staleWrites"] > 0
-    assert unfenced["staleAccepted"] > 0
-    assert unfenced["wrong"]
+    assert told["proved"] is True
+    scenarios, found = told["scenarios"][:4], told["scenarios"][4:]
+    assert [(each["scenario"], each["resource"]) for each in scenarios] == [
+        ("gc-pause", "rows"),
+        ("gc-pause", "objects"),
+        ("gateway-pause", "rows"),
+        ("gateway-pause", "objects"),
+    ]
+    for each in scenarios:
+        assert_proved(each)
+    assert [each["scenario"] for each in found] == list(MUST_HOLD)
+    for each in found:
+        use, fenced, unfenced = each["scenario"], each["fenced"], each["unfenced"]
+        facts = MUST_HOLD[use]
+        assert each["proved"] is True, use
+        assert {name: fenced[name] for name in facts} == facts, use
+        assert fenced.get("assigned", 0) == fenced.get("acknowledged", 0)
+        assert (fenced["staleAccepted"], fenced["killed"], fenced["wrong"]) == (0, 1, []), use
+        assert fenced["staleWrites"] > 0, use
+        assert unfenced["staleAccepted"] > 0, use
+        assert unfenced["wrong"], use
 
 
 def test_there_is_a_trial_for_every_program_to_copy_and_a_program_for_every_trial() -> None:

@@ -393,7 +393,7 @@ async def test_a_replica_that_knows_many_locks_forgets_some_but_never_its_waiter
 
 async def test_alarms_ring_once_in_order_and_keep_one_place_for_a_lock() -> None:
     rung: list[str] = []
-    alarms = Alarms(SYSTEM, rung.append)
+    alarms = Alarms(SYSTEM.now_us, rung.append)
     now_us = SYSTEM.now_us()
     for _ in range(1000):
         alarms.set("often", now_us + 40_000)

@@ -5,7 +5,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from fencegate.clock import SYSTEM
+from fencegate.clock import SYSTEM, SystemClock
+from fencegate.engine import Engine
 from fencegate.core.commands import EndSession, Release, ReleaseAll
 from fencegate.core.errors import FencegateError, LockHeld, OutcomeUnknown, StoreUnavailable, SessionExpired
 from fencegate.core.model import Limits, Terms, members_of
@@ -144,16 +145,17 @@ async def test_a_poll_hears_when_another_of_its_request_is_granted(store: Memory
 
 
 async def test_a_store_whose_clock_is_behind_is_not_asked_all_the_time(store: MemoryStore) -> None:
-    shifted = Shifted(store)
-    shifted.shift_us = -3_000_000
-    async with engines(shifted, limits=PATIENT) as (one,):
-        await Caller(one, "X").acquire("k", ttl_s=1)
-        waiting = asyncio.ensure_future(Caller(one, "B").acquire("k", wait_s=40))
-        await Caller(one, "B").until_waiting("k", "B")
-        shifted.shift_us = -5_000_000
-        before = shifted.loads
-        await waiting
-        assert shifted.loads - before < 20
+    faulty = FaultyStore(store)
+    ahead = SystemClock(SYSTEM.now_us() - SYSTEM.monotonic_us() + 5_000_000)
+    one = Engine(faulty, ahead, PATIENT)
+    await one.start()
+    await Caller(one, "X").acquire("k", ttl_s=1.5)
+    waiting = asyncio.ensure_future(Caller(one, "B").acquire("k", wait_s=40))
+    await Caller(one, "B").until_waiting("k", "B")
+    before = faulty.loads
+    await waiting
+    assert faulty.loads - before < 20
+    await one.close()
 
 
 class Gated(FaultyStore):
@@ -237,3 +239,49 @@ async def test_session_release_costs_one_commit(store: MemoryStore) -> None:
         loads = faulty.loads
         await a.release("k", hold)
         assert faulty.loads == loads
+
+
+class SlowScan(FaultyStore):
+    async def scan(self, prefix, after, limit):  # type: ignore
+        if prefix.startswith("lock/a/"):
+            await asyncio.sleep(0.2)
+        return await super().scan(prefix, after, limit)
+
+
+async def test_look_below_is_long(store: MemoryStore) -> None:
+    async with engines(SlowScan(store), limits=QUICK) as (one,):
+        a = Caller(one, "A")
+        holds = await asyncio.gather(*[a.acquire(f"a/{n:04}") for n in range(1100)])
+        await asyncio.gather(*[a.release(f"a/{n:04}", hold) for n, hold in enumerate(holds)])
+        async with asyncio.timeout(20):
+            got = await a.acquire("a", terms=ABOVE)
+        assert got.token > max(h.token for h in holds)
+
+
+async def test_close_ends_pending(store: MemoryStore) -> None:
+    async with engines(store, limits=SLOW_OFFERS) as (two,):
+        async with engines(SlowScan(store), limits=SLOW_OFFERS) as (one,):
+            await Caller(one, "X").acquire("a/b", ttl_s=60)
+            h = Caller(one, "H")
+            first = asyncio.ensure_future(h.acquire("a", wait_s=40, ttl_s=10, terms=ABOVE))
+            async def pending() -> bool:
+                rec = (await two.look("a")).record
+                return rec is not None and any(x.pending for x in rec.holds)
+            await until(pending)
+            await asyncio.sleep(0.5)
+        await asyncio.gather(first, return_exceptions=True)
+        assert not await pending()
+
+
+async def test_who_waits_for_a_lock_and_one_below_it_asks_once(store: MemoryStore) -> None:
+    faulty = FaultyStore(store)
+    async with engines(faulty, limits=SLOW_OFFERS) as (one,):
+        hold = await Caller(one, "X").acquire("t/x", ttl_s=60)
+        waiting = asyncio.ensure_future(Caller(one, "B").acquire_all("t", "t/x", wait_s=40))
+        await Caller(one, "B").until_waiting("t/x", "B")
+        before = faulty.commits
+        await asyncio.sleep(0.3)
+        assert faulty.commits - before < 5
+        await Caller(one, "X").release("t/x", hold)
+        async with asyncio.timeout(10):
+            await waiting

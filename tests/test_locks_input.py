@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -46,10 +47,11 @@ _CASES = [(verb, field, bad) for (verb, field), values in _BAD.items() for bad i
 
 
 @pytest.fixture(scope="module")
-def held(server: Server) -> dict[str, Any]:
+def held(server: Server) -> Iterator[dict[str, Any]]:
     with httpx.Client(base_url=server.url, timeout=30) as http:
-        found: dict[str, Any] = http.post("/v1/locks/input:held/acquire", json={"ttlMillis": 600_000}).json()
-        return found
+        found: dict[str, Any] = http.post("/v1/locks/input:held/acquire", json={"ttlMillis": 3_600_000}).json()
+        yield found
+        http.post("/v1/locks/input:held/release", json={"lockToken": found["lockToken"]})  # a worker may come back here
 
 
 @pytest.mark.parametrize(("verb", "field", "bad"), _CASES)

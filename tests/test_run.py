@@ -22,6 +22,7 @@ from tests.servers import MakeServer, Server
 
 FENCEGATE = [sys.executable, "-c", "from fencegate.cli import main; main()", "run"]
 LIMIT_S = 60.0
+_names = iter(range(10**9))
 
 # It says its process id and its parent's, the guard's, and stays; SIGTERM ends it.
 STAYS = "echo $$ $PPID; exec sleep 600"
@@ -76,10 +77,14 @@ def start(server: Server) -> Iterator[StartRun]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def long_run(server: Server) -> Iterator[Run]:
-    """One that outlives its first lease while the other tests run."""
-    run = Run(server.url, "run:renewed", "--ttl", "12s", *sh("echo $FENCEGATE_TOKEN; cat"))
-    yield run
+def long_run(server: Server) -> Iterator[tuple[Run, str]]:
+    """One that outlives its first lease while the other tests run, and its lock key.
+
+    A worker may come back to this file, and finds the lock of the first time still held: so each time has its own.
+    """
+    key = f"run:renewed-{next(_names)}"
+    run = Run(server.url, key, "--ttl", "12s", *sh("echo $FENCEGATE_TOKEN; cat"))
+    yield run, key
     run.process.kill()
     run.process.communicate(timeout=LIMIT_S)
 
@@ -458,11 +463,12 @@ def test_a_lock_that_is_being_taken_away_shortens_the_grace() -> None:
 # --- last, for by now it has run for a while ---
 
 
-def test_a_lock_is_renewed_for_as_long_as_the_command_runs(long_run: Run, http: httpx.Client) -> None:
-    token = long_run.line()
-    status = http.get("/v1/locks/run:renewed").json()
+def test_a_lock_is_renewed_for_as_long_as_the_command_runs(long_run: tuple[Run, str], http: httpx.Client) -> None:
+    run, key = long_run
+    token = run.line()
+    status = http.get(f"/v1/locks/{key}").json()
     granted_ms = int(token) // 1000  # a token is minted from the clock
-    until(lambda: http.get("/v1/locks/run:renewed").json()["expiresAt"] > granted_ms + 24_500, "two renewals and more")
+    until(lambda: http.get(f"/v1/locks/{key}").json()["expiresAt"] > granted_ms + 24_500, "two renewals and more")
     assert status["fencingToken"] == token
-    assert long_run.end()[0] == 0
-    assert is_free(http, "run:renewed")
+    assert run.end()[0] == 0
+    assert is_free(http, key)

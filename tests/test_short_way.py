@@ -56,6 +56,21 @@ def test_whatever_is_not_plain_goes_the_long_way(data: bytes) -> None:
     assert plain_post(data) is None
 
 
+@pytest.mark.parametrize("number", [30, 33, 100, 10_000])
+@pytest.mark.parametrize("last", [b"X: plain", b"X: caf\xc3\xa9", b"X"])
+def test_many_headers_are_looked_at_once_and_not_in_every_way_in_which_they_can_be_read(
+    make_server: MakeServer, number: int, last: bytes
+) -> None:
+    """A pattern that can read `: 1` in two ways takes 2^n steps for n headers, and the server stands still."""
+    server = make_server()
+    address = urlsplit(server.url)
+    headers = b"".join(b"X-%d: 1\r\n" % header for header in range(number)) + last
+    with socket.create_connection((address.hostname, address.port or 80), timeout=20) as connection:
+        connection.sendall(_PLAIN.replace(b"Host: x", b"Host: x\r\n" + headers))
+        assert connection.recv(9) == b"HTTP/1.1 "
+    assert httpx.get(f"{server.url}/livez", timeout=20).status_code == 200
+
+
 def _exchange(server: Server, *pieces: bytes, answers: int) -> bytes:
     """Send the pieces one by one over one connection, and read until so many answers have come."""
     address = urlsplit(server.url)

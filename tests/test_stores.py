@@ -20,7 +20,7 @@ from fencegate.core.ports import Ambiguous, Change, Changes, Store, Unavailable
 from fencegate.testing.committing import OpenStore, by, gather_log, in_thread, put, write
 from fencegate.testing.store_suite import StoreSuite
 from fencegate_lockservice import stores
-from fencegate_lockservice.stores import sqlite_writer
+from fencegate_lockservice.stores import sqlite_line, sqlite_writer
 from fencegate_lockservice.stores.memory import MemoryStore
 from fencegate_lockservice.stores.sqlite import SqliteStore
 from fencegate_lockservice.stores.sqlite_writer import Commit, Load, ReadLog, Result, Writer
@@ -184,6 +184,13 @@ def test_revisions_of_a_group_whose_flush_is_of_unknown_outcome_are_never_used_a
     writer.close()
 
 
+@pytest.fixture
+def patient_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that ends in good order is not killed, however busy the machine is."""
+    monkeypatch.setattr(sqlite_line, "END_WITHIN_S", 60.0)
+
+
+@pytest.mark.usefixtures("patient_end")
 async def test_a_writer_of_sqlite_that_dies_is_replaced_and_what_it_was_doing_is_ambiguous(path: Path) -> None:
     store = SqliteStore(path)
     await write(store, put("before"))
@@ -344,6 +351,7 @@ async def test_closing_sqlite_ends_a_writer_that_is_stopped(path: Path) -> None:
     await again.close()
 
 
+@pytest.mark.usefixtures("patient_end")
 def test_closing_sqlite_in_another_loop_reads_what_the_first_left_unread(path: Path) -> None:
     store = SqliteStore(path)
     large = b'"' + b"x" * 10_000_000 + b'"'

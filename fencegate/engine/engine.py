@@ -129,7 +129,7 @@ class Engine:
     async def end_session(self, command: EndSession) -> None:
         """End it, and free what it held."""
         await self.run(command)
-        await self._tending.free(command.session_id)
+        await asyncio.shield(self._tending.free(command.session_id))
 
     async def look(self, lock_key: str) -> Seen:
         """The lock as it is: a fresh load, for whoever only looks."""
@@ -182,7 +182,7 @@ class Engine:
             while True:
                 granted = await (self._wait_for(command, deadline_us, keep_us) if waits else self._lanes.ask(command))
                 if isinstance(granted, Pending) and isinstance(command, Acquire):
-                    confirmed = await self._confirm(command, granted.hold, deadline_us)
+                    confirmed = await self._confirm(command, granted.hold, deadline_us, keep_us)
                     if confirmed is None:  # it lapsed meanwhile: begin again
                         continue
                     granted = confirmed
@@ -229,19 +229,19 @@ class Engine:
 
     # --- looking below ---
 
-    async def _confirm(self, command: Acquire, pending: Hold, deadline_us: int) -> Outcome | None:
+    async def _confirm(self, command: Acquire, pending: Hold, deadline_us: int, keep_us: int) -> Outcome | None:
         """Look below a pending hold until nobody is there, or the time is up; None when it is gone."""
         request = command.who.request
         with self._tending.wakes.looking_below(command.lock_key) as changed:
             while True:
+                if self._stopping:
+                    raise ShuttingDown("the lock service is stopping; ask again in a moment")
                 changed.clear()
-                below = await self._look_below(command)
+                below = await self._look_below(command, pending)
                 left_s = (deadline_us - self.clock.monotonic_us()) / 1_000_000
-                if below.holder is not None and (left_s <= 0 or self._stopping):
-                    await self.run(Leave(command.lock_key, request, command.attempt))
-                    if self._stopping:
-                        raise ShuttingDown("the lock service is stopping; ask again in a moment")
-                    return Refused(held_below(command.lock_key, below.holder))
+                if below.holder is not None and left_s <= 0:
+                    late = await self.run(_leave(command, keep_us))
+                    return late if isinstance(late, Granted) else Refused(held_below(command.lock_key, below.holder))
                 blocked = below.holder is not None
                 outcome = await self._lanes.ask(
                     Confirm(command.lock_key, request, pending.token, below.highest, blocked)
@@ -258,11 +258,15 @@ class Engine:
                     except TimeoutError:
                         pass
 
-    async def _look_below(self, command: Acquire) -> Below:
+    async def _look_below(self, command: Acquire, pending: Hold) -> Below:
         highest, holder = 0, None
         prefix = f"{command.lock_key}/"
         after = ""
+        renewed_us = self.clock.monotonic_us()
         while page := await self.scan(prefix, after, PAGE):
+            if self.clock.monotonic_us() - renewed_us > self.limits.offer_us // 3:  # it must not lapse while we look
+                await self._lanes.ask(Confirm(command.lock_key, command.who.request, pending.token, blocked=True))
+                renewed_us = self.clock.monotonic_us()
             records = [record for _, record in page]
             found = look_below(records, command.who, self.now(), await self.sessions(records))
             highest, holder = max(highest, found.highest), holder if found.holder is None else holder or found.holder
@@ -292,7 +296,9 @@ def _parts(command: Acquire | AcquireAll) -> Sequence[Acquire]:
 
 
 def _leave(command: Acquire | AcquireAll, keep_us: int) -> Leave | LeaveAll:
-    leaves = tuple(Leave(part.lock_key, part.who.request, part.attempt, keep_us) for part in _parts(command))
+    parts = _parts(command)
+    kept_us = keep_us if parts[0].wait else 0
+    leaves = tuple(Leave(part.lock_key, part.who.request, part.attempt, kept_us) for part in parts)
     return leaves[0] if isinstance(command, Acquire) else LeaveAll(leaves)
 
 

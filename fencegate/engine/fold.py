@@ -4,14 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fencegate.core.commands import (
+    Acquire,
+    AcquireAll,
     Command,
     Granted,
     GrantedAll,
     HandOverAll,
     Need,
-    Nothing,
     Outcome,
     Pending,
+    Refused,
     TakeUp,
     TakeUpAll,
 )
@@ -31,7 +33,8 @@ class Fold:
     seen: dict[str, Known]
     outcomes: list[Outcome] = field(default_factory=list)
     heard: dict[str, Outcome] = field(default_factory=dict)
-    """Waiters of this replica whom an offer reached: what came of taking it up in the same commit."""
+    """Requests that were decided, for whoever of this replica waits: by taking up an offer in the same commit, or by
+    another poll of the same request."""
     writes: dict[str, Record | None] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     not_after_us: int | None = None
@@ -39,6 +42,10 @@ class Fold:
     """What has to be asked of more locks than are at work here."""
     shaken: bool = False
     """Whether somebody who waits here may have lost their place."""
+
+    def record(self, entry: str) -> Record | None:
+        """An entry that was seen, as this has left it."""
+        return self.writes[entry] if entry in self.writes else self.seen[entry].record
 
 
 class _Need(Exception):
@@ -67,22 +74,25 @@ def fold(
         for command in commands:
             run.result.outcomes.append(run.judge(command))
             run.serve_those_who_wait_here()
-        if guess is None:
-            unseen = tuple([name for name in run.result.writes if name not in seen])
-            if unseen:
-                return Need(unseen)
+        unseen = tuple([name for name in run.result.writes if name not in seen])
+        if guess is not None:
+            for name in unseen:
+                seen[name] = guess(name)
+        elif unseen:
+            return Need(unseen)
         return run.result
     except _Need as need:
         return Need(need.entries)
 
 
 class _Run:
-    __slots__ = ("_guess", "_lanes", "_limits", "_now", "_seen", "_view", "result")
+    __slots__ = ("_guess", "_lanes", "_limits", "_now", "_seen", "_view", "_waited_for", "result")
 
     def __init__(
         self, lanes: Sequence[Lane], seen: dict[str, Known], now: Interval, limits: Limits, guess: Guess | None
     ) -> None:
         self._lanes = lanes
+        self._waited_for = any(lane.waiting for lane in lanes)
         self._seen = seen
         self._now = now
         self._limits = limits
@@ -112,7 +122,16 @@ class _Run:
         result.shaken = result.shaken or step.shaken
         for later in step.next:
             self._later(later)
+        if self._waited_for and isinstance(step.outcome, Granted | GrantedAll | Pending):
+            self._decided(command, step.outcome)
         return step.outcome
+
+    def _decided(self, command: Command, outcome: Outcome) -> None:
+        """Whoever waits here for the same request hears of it, whoever asked."""
+        if isinstance(command, Acquire):
+            self.result.heard[command.who.request] = outcome
+        elif isinstance(command, AcquireAll | TakeUp | TakeUpAll):
+            self.result.heard[command.request] = outcome
 
     def _later(self, command: HandOverAll | TakeUpAll) -> None:
         if command not in self.result.next:
@@ -120,28 +139,32 @@ class _Run:
 
     def serve_those_who_wait_here(self) -> None:
         """Whoever is offered a lock and waits here takes it up at once, in the same commit."""
+        self._take_up()
+        seen_to: set[str] = set()
+        while self.result.next and (command := self._next_here(seen_to)) is not None:
+            seen_to.add(command.request)
+            self.result.next.remove(command)
+            self.judge(command)
+            if any(command.request in lane.waiting for lane in self._lanes):
+                self.judge(TakeUpAll(command.lock_keys, command.request))
+            self._take_up()  # what is left of the lock may have been offered to the next
+
+    def _take_up(self) -> None:
         for lane in self._lanes:
             while lane.waiting and (taking := self._offered_here(lane)) is not None:
                 outcome = self.judge(taking)
-                if isinstance(outcome, Nothing):
-                    break
-                self.result.heard[taking.request] = outcome
-                if isinstance(outcome, Pending):
-                    break
-        if len(self._lanes) > 1 and self.result.next:
-            self._hand_over_all()
-
-    def _hand_over_all(self) -> None:
-        """Somebody who waits for several locks, all of which are at work here, is seen to in the same commit."""
-        here = {lane.entry for lane in self._lanes}
-        for command in [command for command in self.result.next if here.issuperset(command.at)]:
-            self.result.next.remove(command)
-            self.judge(command)
-            taking = TakeUpAll(command.lock_keys, command.request)
-            if any(taking.request in lane.waiting for lane in self._lanes):
-                outcome = self.judge(taking)
-                if isinstance(outcome, Granted | GrantedAll):
+                if isinstance(outcome, Refused):
                     self.result.heard[taking.request] = outcome
+                elif not isinstance(outcome, Granted):
+                    break
+
+    def _next_here(self, seen_to: set[str]) -> HandOverAll | TakeUpAll | None:
+        """Somebody who waits for several locks, all of which are at work here: seen to in the same commit, once."""
+        here = {lane.entry for lane in self._lanes}
+        for command in self.result.next:
+            if command.request not in seen_to and here.issuperset(command.at):
+                return command
+        return None
 
     def _offered_here(self, lane: Lane) -> TakeUp | None:
         record = self._view.get(lane.entry)

@@ -215,7 +215,7 @@ class Lanes:
             now = self.now()
             result = fold(lot, commands, dict(fresh), now, self._limits, None)
             if isinstance(result, Need):
-                fresh |= await self.load(result.entries)
+                fresh |= await self.load(self._wanted(lot, commands, fresh, now))
                 continue
             if not result.writes:
                 self._finish(lot, asked, result, fresh)
@@ -232,6 +232,13 @@ class Lanes:
             await asyncio.sleep(self._clock.jitter() * min(0.2, 0.002 * 2**number) if number else 0)
             fresh = await self.load(list(fresh))
         raise StoreUnavailable("too much is going on at this lock; nothing was done, try again")
+
+    def _wanted(self, lot: Lot, commands: Sequence[Command], fresh: dict[str, Known], now: Interval) -> list[str]:
+        """What else the state machine will ask to see, as far as can be guessed: all of it is loaded at once, since
+        each of many locks may have a session, a past and a floor of its own."""
+        seen = dict(fresh)
+        fold(lot, commands, seen, now, self._limits, self.known.guess)
+        return [entry for entry in seen if entry not in fresh]
 
     async def _resolve(self, trying: Attempt) -> None:
         """Find out what became of a commit whose answer was lost. Returns when it landed; Conflict when it never will.

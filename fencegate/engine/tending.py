@@ -24,7 +24,6 @@ from fencegate.core.model import (
     LOCKS,
     MEMBERS,
     SESSIONS,
-    Ending,
     Limits,
     LockRecord,
     Member,
@@ -36,7 +35,7 @@ from fencegate.core.model import (
 from fencegate.core.ports import Store, Unavailable
 from fencegate.engine.codec import decode, decode_line
 from fencegate.engine.fold import Fold
-from fencegate.engine.lane import Lane
+from fencegate.engine.lane import Lane, is_final
 from fencegate.engine.lanes import Lanes
 from fencegate.engine.timer import Alarms
 from fencegate.engine.wakes import Wakes
@@ -60,8 +59,9 @@ class Tending:
         self._replica = replica
         self.lanes = Lanes(store, clock, limits, replica, self._noticed)
         self.wakes = Wakes()
-        self._alarms = Alarms(clock, self._ring)
+        self._alarms = Alarms(self._now_us, self._ring)
         self._work: set[asyncio.Task[None]] = set()
+        self._freeing: dict[str, asyncio.Task[None]] = {}
         self._watches: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -81,18 +81,19 @@ class Tending:
             await asyncio.wait(self._work)
         await self.lanes.drained()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = running_loop().create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+        return task
 
     async def quietly(self, command: Command) -> None:
         """Have it done; if it can't be, look again a little later."""
         outcome = await self.lanes.ask(command)
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, Refused) and not is_final(outcome.error):
             log.warning("%s failed: %s", type(command).__name__, outcome.error)
             for entry in command.at:
-                self._alarms.set(entry, self._clock.now_us() + LOOK_AGAIN_US)
+                self._look_again(entry)
 
     async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Record]]:
         """Entries by name, decoded."""
@@ -104,16 +105,24 @@ class Tending:
 
     # --- time ---
 
+    def _now_us(self) -> int:
+        """By the store's clock, since that is what leases end by; if ours were ahead, we would ask all the time."""
+        now = self._store.now()
+        return self._clock.now_us() if now is None else now.earliest
+
+    def _look_again(self, entry: str) -> None:
+        self._alarms.set(entry, self._now_us() + LOOK_AGAIN_US)
+
     def _ring(self, entry: str) -> None:
         known = self.lanes.known.get(entry)
         record = known.record if known is not None else None
         if isinstance(record, Session) and record.ended is not None:
-            self.spawn(self.free(entry.removeprefix(SESSIONS)))
+            self.free(entry.removeprefix(SESSIONS))
             return
         at_us = _wakes_at(record) if known is not None else 0
         if at_us is None:
             return
-        if at_us > self._clock.now_us():
+        if at_us > self._now_us():
             self._alarms.set(entry, at_us)
         elif entry.startswith(SESSIONS):
             self.spawn(self.quietly(ExpireSession(entry.removeprefix(SESSIONS))))
@@ -131,17 +140,20 @@ class Tending:
         """Know when time will change it, and see to those who wait for it here."""
         if result is None:
             if lane.waiting:  # what was lost may have concerned them
-                self._alarms.set(lane.entry, self._clock.now_us() + LOOK_AGAIN_US)
+                self._look_again(lane.entry)
             return
-        known = self.lanes.known.get(lane.entry)
-        record = known.record if known is not None else None
+        record = result.record(lane.entry)
         self._set_alarm(lane.entry, record)
         if result.next:
             for command in result.next:
                 self.spawn(self.quietly(command))
             result.next.clear()
-        if len(result.seen) > 1 or len(result.writes) > 1 or isinstance(record, Session):
+        if len(result.seen) > 1 or len(result.writes) > 1:
             self._noticed_beside(lane, result)
+        if not isinstance(record, LockRecord) and lane.entry.startswith(SESSIONS):
+            if not isinstance(record, Session) or record.ended is not None:  # whoever ended it may not have gone on
+                self.free(lane.entry.removeprefix(SESSIONS))
+            return
         if self.wakes and lane.entry in result.writes:
             self._changed(lane.entry.removeprefix(LOCKS))
         if lane.waiting and result.shaken:
@@ -154,8 +166,8 @@ class Tending:
                 if entry != lane.entry and entry not in result.writes:
                     self._set_alarm(entry, known.record)
         for entry, record in result.writes.items():
-            if isinstance(record, Session) and record.ended is Ending.EXPIRED:  # else whoever ended it does this
-                self.spawn(self.free(entry.removeprefix(SESSIONS)))
+            if isinstance(record, Session) and record.ended is not None:
+                self.free(entry.removeprefix(SESSIONS))
 
     def _ask_again(self, lane: Lane, record: LockRecord) -> None:
         """Queue again whoever stood here and does so no more: the place was lost, its replica thought dead, or the
@@ -178,17 +190,20 @@ class Tending:
     async def _follow(self) -> None:
         """Hear what other replicas commit, and look at the locks that somebody here waits for."""
         while True:
+            missed = True  # what happened before the first answer came
             try:
                 async for changes in self._store.changes(None):
-                    if changes.reset:
+                    if changes.reset or missed:
+                        missed = False
                         self._wake_all()
                         continue
                     for entry in {line.key for line in changes.entries if self._is_foreign(line.key, line.event)}:
                         self._changed_elsewhere(entry.removeprefix(LOCKS))
             except Unavailable as error:
                 log.warning("the change stream broke: %s", error)
-                await asyncio.sleep(0.2)
-                self._wake_all()
+            except Exception:  # without it, nobody here would hear of anything again
+                log.exception("the change stream can't be followed")
+            await asyncio.sleep(0.2)
 
     def _is_foreign(self, entry: str, line: bytes) -> bool:
         lane = self.lanes.get(entry)
@@ -219,8 +234,15 @@ class Tending:
 
     # --- sessions ---
 
-    async def free(self, session_id: str) -> None:
-        """Let go of everything that a session held, which has ended; and of its places."""
+    def free(self, session_id: str) -> asyncio.Task[None]:
+        """Let go of everything that a session held, which has ended, and of its places; once for all who ask."""
+        task = self._freeing.get(session_id)
+        if task is None:
+            task = self._freeing[session_id] = self.spawn(self._free(session_id))
+            task.add_done_callback(lambda _: self._freeing.pop(session_id, None))
+        return task
+
+    async def _free(self, session_id: str) -> None:
         prefix = members_of(session_id)
         after = ""
         try:
@@ -237,7 +259,7 @@ class Tending:
                 after = page[-1][0]
         except FencegateError as error:
             log.warning("not all locks of a session that ended could be freed yet: %s", error)
-            self._alarms.set(SESSIONS + session_id, self._clock.now_us() + LOOK_AGAIN_US)
+            self._look_again(SESSIONS + session_id)
 
     # --- cleaning up ---
 

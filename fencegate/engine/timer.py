@@ -4,18 +4,16 @@ import asyncio
 import heapq
 from collections.abc import Callable
 
-from fencegate.clock import Clock
-
 
 class Alarms:
-    """Calls `ring(lock_key)` at the time that was set for it, or a little later.
+    """Calls `ring(lock_key)` at the time that was set for it, by `now_us`, or a little later.
 
     A lock has at most one place in the heap. One that is set to a later time keeps its place, and whoever is rung too
     early sets it again: so a lock that is taken and freed a thousand times in a lease costs one place, not a thousand.
     """
 
-    def __init__(self, clock: Clock, ring: Callable[[str], None]) -> None:
-        self._clock = clock
+    def __init__(self, now_us: Callable[[], int], ring: Callable[[str], None]) -> None:
+        self._now_us = now_us
         self._ring = ring
         self._heap: list[tuple[int, str]] = []
         self._set: dict[str, int] = {}
@@ -38,12 +36,12 @@ class Alarms:
             self._handle = None
         if self._heap:
             self._next_us = self._heap[0][0]
-            delay_s = max(0.0, (self._next_us - self._clock.now_us()) / 1_000_000)
+            delay_s = max(0.0, (self._next_us - self._now_us()) / 1_000_000)
             self._handle = asyncio.get_running_loop().call_later(delay_s + 0.001, self._due)
 
     def _due(self) -> None:
         self._handle = None
-        now_us = self._clock.now_us()
+        now_us = self._now_us()
         while self._heap and self._heap[0][0] <= now_us:
             at_us, lock_key = heapq.heappop(self._heap)
             if self._set.get(lock_key) == at_us:

@@ -101,11 +101,13 @@ class Application:
     def _documented(self) -> FastAPI:
         app = FastAPI(title="Fencegate", version=version("fencegate"), description=_DESCRIPTION)
 
+        @app.head("/livez", include_in_schema=False)
         @app.get("/livez", tags=["health"])
         async def livez() -> dict[str, str]:
             """Whether the process runs."""
             return {"status": "ok"}
 
+        @app.head("/readyz", include_in_schema=False)
         @app.get("/readyz", tags=["health"], responses={503: {"description": "Not ready: `detail` says why"}})
         async def readyz() -> Response:
             """Whether it can serve: the store answers, and it is not stopping."""
@@ -114,6 +116,7 @@ class Application:
                 return JSONResponse({"status": "ready"})
             return JSONResponse({"status": "unready", "detail": reason}, 503)
 
+        @app.head("/", include_in_schema=False)
         @app.get("/", include_in_schema=False)
         async def page() -> Response:
             return HTMLResponse(PAGE)

@@ -1,6 +1,8 @@
 """JSON as it comes from outside: strict, and with duplicate keys refused."""
 
 import json
+import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -26,19 +28,39 @@ def _no_constants(text: str) -> Any:
     raise InvalidInput("body", f"{text} is not JSON")
 
 
-_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constants)
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise InvalidInput("body", f"{text[:32]} is beyond what a number can be")
+    return number
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constants, parse_float=_finite)
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 def loads(body: bytes) -> Any:
     """Decode a body, whatever its Content-Type said."""
     try:
-        return _decoder.decode(body.decode("utf-8"))
+        data = _decoder.decode(body.decode("utf-8"))
+        if b"\\ud" in body or b"\\uD" in body:
+            _refuse_halves(data)
+        return data
     except UnicodeDecodeError:
         raise InvalidInput("body", "is not UTF-8") from None
     except RecursionError:
         raise InvalidInput("body", "is nested too deeply") from None
     except ValueError as error:  # also an integer of more than 4,300 digits
         raise InvalidInput("body", f"is not JSON ({str(error)[:80]})") from None
+
+
+def _refuse_halves(data: Any) -> None:
+    """JSON can spell half of a surrogate pair, which is no text, and which neither a store nor an answer can hold."""
+    for name, value in data.items() if isinstance(data, dict) else (("body", data),):
+        if _HALF.search(name) is not None:
+            raise InvalidInput("body", "the name of a member is not text: it holds half of a surrogate pair")
+        if _HALF.search(json.dumps(value, ensure_ascii=False)) is not None:
+            raise InvalidInput(name, "is not text: it holds half of a surrogate pair")
 
 
 def convert(body: bytes, to: type[T]) -> T:
@@ -54,6 +76,8 @@ def convert_value(data: Any, to: type[T]) -> T:
         return msgspec.convert(data, to)
     except msgspec.ValidationError as error:
         raise _named(str(error)) from None
+    except UnicodeEncodeError:
+        raise InvalidInput("body", "is not text: it holds half of a surrogate pair") from None
 
 
 def _named(message: str) -> InvalidInput:

@@ -1,8 +1,8 @@
 """From the bodies of the calls to the commands of the state machine."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
@@ -13,7 +13,6 @@ from fencegate.core.model import MAX_DEPTH, Claimant, Terms
 from fencegate.core.names import check_lock_key, check_text
 from fencegate_lockservice.bodies import (
     AcquireBody,
-    HeldLock,
     MultiAcquireBody,
     MultiReleaseBody,
     MultiRenewBody,
@@ -21,6 +20,7 @@ from fencegate_lockservice.bodies import (
 
 DEFAULT_WAIT_MS = 30_000
 MAX_METADATA_BYTES = 4096
+MAX_METADATA_DEPTH = 32
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -120,25 +120,24 @@ _PLAIN = Terms()
 
 def renew_all(asked: MultiRenewBody) -> RenewAll:
     ttl_us = asked.ttlMillis * 1000 if asked.ttlMillis is not None else None
-    held = _held(asked.locks, asked.lockToken)
-    return RenewAll(tuple(Renew(key, token, asked.ownerId, ttl_us) for key, token in held))
+    return RenewAll(tuple(Renew(*held, ttl_us) for held in _held(asked)))
 
 
 def release_all(asked: MultiReleaseBody) -> ReleaseAll:
-    return ReleaseAll(tuple(Release(key, token, asked.ownerId) for key, token in _held(asked.locks, asked.lockToken)))
+    return ReleaseAll(tuple(Release(*held) for held in _held(asked)))
 
 
-def _held(locks: Sequence[HeldLock], lock_token: str | None) -> list[tuple[str, str]]:
-    """Each lock with its token, in the order of the keys."""
-    found: dict[str, str] = {}
-    for lock in locks:
-        token = lock.lockToken or lock_token
+def _held(asked: MultiRenewBody | MultiReleaseBody) -> list[tuple[str, str, str | None]]:
+    """Each lock with its token and its owner, in the order of the keys."""
+    found: dict[str, tuple[str, str, str | None]] = {}
+    for lock in asked.locks:
+        token = lock.lockToken or asked.lockToken
         if token is None:
             raise InvalidInput("lockToken", "must be given, for each lock or for all")
         if check_lock_key(lock.lockKey) in found:
             raise InvalidInput("locks", "each lock key may be named once")
-        found[lock.lockKey] = token
-    return sorted(found.items())
+        found[lock.lockKey] = (lock.lockKey, token, lock.ownerId or asked.ownerId)
+    return [held for _, held in sorted(found.items())]
 
 
 def check_session_id(session_id: str) -> str:
@@ -155,8 +154,27 @@ def _check(asked: AcquireBody | MultiAcquireBody) -> None:
         check_text("requestId", asked.requestId)
     if asked.sessionId is not None:
         check_session_id(asked.sessionId)
-    if asked.metadata is not None and len(_encode(asked.metadata)) > MAX_METADATA_BYTES:
+    if asked.metadata is not None:
+        _check_metadata(asked.metadata)
+
+
+def _check_metadata(metadata: dict[str, Any]) -> None:
+    """What is kept has to be readable again, from wherever it is read: a decoder can go less deep than an encoder."""
+    if _is_deeper(metadata, MAX_METADATA_DEPTH):
+        raise InvalidInput("metadata", f"must be nested at most {MAX_METADATA_DEPTH} deep")
+    try:
+        size = len(_encode(metadata))
+    except (UnicodeEncodeError, TypeError):
+        raise InvalidInput("metadata", "must be a JSON object") from None
+    if size > MAX_METADATA_BYTES:
         raise InvalidInput("metadata", f"must be at most {MAX_METADATA_BYTES} bytes of JSON")
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if not isinstance(value, dict | list | tuple):
+        return False
+    parts = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(part, levels - 1) for part in parts)
 
 
 def _digest(data: bytes) -> str:

@@ -66,8 +66,15 @@ class WantedLock(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 class HeldLock(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     lockKey: LockKey
     lockToken: LockToken | None = None
+    ownerId: Text | None = None
+    # What else an acquire asks or answers is not needed here; taken, so that its list can be sent back as it is.
     mode: Mode | None = None
-    """Not needed; taken, so that the list of the acquire can be sent again."""
+    fencingToken: Any = None
+    sequencer: Any = None
+    expiresAt: Any = None
+    remainingMillis: Any = None
+    ttlMillis: Any = None
+    sessionId: Any = None
 
 
 class MultiAcquireBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):

@@ -208,6 +208,10 @@ class LockTurn:
                 return False
         return True
 
+    @property
+    def is_full(self) -> bool:
+        return len(self.record.holds) >= self.limits.max_holders
+
     def hand_over(self, tried: str = "") -> None:
         """Offer the lock to the first who is there, or to nobody: else a writer would wait for ever.
 
@@ -215,7 +219,7 @@ class LockTurn:
         unless that was `tried` just now.
         """
         record = self.record
-        if record.offer is not None or not record.queue or len(record.holds) >= self.limits.max_holders:
+        if record.offer is not None or not record.queue or self.is_full:
             return
         for waiter in record.queue:
             if is_there(waiter):
@@ -365,9 +369,9 @@ class LockTurn:
             queue = tuple([changed if other is waiter else other for other in record.queue])
             self.record = replace(record, queue=queue)
 
-    def enqueue(self, waiter: Waiter) -> None:
+    def enqueue(self, waiter: Waiter, *, first: bool = False) -> None:
         who = waiter.who
-        self.record = replace(self.record, queue=queued(self.record.queue, waiter))
+        self.record = replace(self.record, queue=queued(self.record.queue, waiter, first=first))
         if who.special is not None and who.special.session:
             self.turn.writes[member_entry(who.special.session, who.request, self.lock_key)] = Member(self.lock_key)
         self.turn.events.append(Event("queued", self.lock_key, who.owner_id, 0, self.now.earliest))

@@ -212,8 +212,11 @@ def leave(lock: LockTurn, command: Leave) -> Outcome:
     hold = hold_for(lock.record, command.request)
     if hold is not None and not hold.pending:  # the grant was faster than the one who left
         return Granted(lock.told(hold))
+    kept_us = lock.now.latest + command.keep_us
     if hold is not None:
         lock.end(hold, Ending.RELEASED, lock.now.latest)
+        if command.keep_us:  # it was first, and is so again when it comes back
+            lock.enqueue(Waiter(hold.who, "", (), kept_us), first=True)
         return Nothing()
     waiter = lock.find_waiter(command.request)
     if waiter is None or command.attempt not in waiter.attempts:
@@ -224,7 +227,7 @@ def leave(lock: LockTurn, command: Leave) -> Outcome:
     elif not command.keep_us:
         lock.remove(waiter)
     else:
-        kept = replace(waiter, attempts=(), keep_until_us=lock.now.latest + command.keep_us)
+        kept = replace(waiter, attempts=(), keep_until_us=kept_us)
         if lock.record.offer is not None and lock.record.offer.waiter is waiter:
             lock.give_back(kept)
         else:

@@ -116,7 +116,7 @@ def hand_over_all(turn: Turn, command: HandOverAll) -> Step:
         for lock, waiter in zip(locks, there, strict=True):
             lock.put(waiter, replace(waiter, suspect_us=waiter.suspect_us or turn.now.earliest))
     elif not offered and all(
-        is_there(waiter) and lock.is_next(waiter.who) and lock.fits(waiter.who)
+        is_there(waiter) and lock.is_next(waiter.who) and lock.fits(waiter.who) and not lock.is_full
         for lock, waiter in zip(locks, there, strict=True)
     ):
         for lock, waiter in zip(locks, there, strict=True):
