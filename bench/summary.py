@@ -94,7 +94,7 @@ def cycles_table(samples: Samples) -> Table:
 
 def handovers_table(samples: Samples) -> Table:
     table = Table(
-        title="Hand-over of one lock, release to the next holder's return: medians of the rounds, in ms",
+        title="Hand-over: release to the next holder's return, medians of the rounds in ms",
         title_justify="left",
         box=box.SIMPLE_HEAD,
     )

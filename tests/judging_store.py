@@ -302,7 +302,7 @@ class JudgingStore:
         assert isinstance(past, Done), "nothing tells what became of it"
         if past.ending == "released" and self._let_go(decision.command, hold):
             truth.believed.pop(hold.who.lock_token, None)
-        elif isinstance(decision.command, ForceRelease) and past.ending == "forced":
+        elif isinstance(decision.command, ForceRelease) and past.ending == "forced" and not self._was_taken(was):
             truth.believed.pop(hold.who.lock_token, None)
             self._close(old, decision.now.latest)
         elif past.ending == "forced":
@@ -318,6 +318,9 @@ class JudgingStore:
             else:
                 assert session is not None, "released, and nobody did"
                 assert session.ended == "released", "released, and nobody did"
+
+    def _was_taken(self, record: LockRecord) -> bool:
+        return record.revoked is not None and record.revoked.at_us <= self.now().earliest
 
     def _close(self, old: Grant, end_us: int) -> None:
         delay_us = old.hold.who.terms.lock_delay_us

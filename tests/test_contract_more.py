@@ -1,10 +1,14 @@
 """What a stranger tries next: answers sent back as they came, text that is none, and probes that ask for heads."""
 
+import asyncio
 import json
 from typing import Any
 
 import httpx
 import pytest
+
+from fencegate.core.errors import InvalidInput
+from fencegate.web import Request
 
 _names = iter(range(10**9))
 
@@ -109,6 +113,21 @@ def test_a_number_beyond_all_numbers_is_refused_and_not_kept_as_null(http: httpx
         assert (answer.status_code, answer.json()["error"]) == (422, "INVALID_BODY"), answer.text
 
 
+@pytest.mark.parametrize("came", [[], [{"type": "http.request", "body": b'{"lo', "more_body": True}]])
+async def test_a_body_that_does_not_come_is_not_waited_for_without_end(came: list[dict[str, Any]]) -> None:
+    parts = iter(came)
+
+    async def receive() -> dict[str, Any]:
+        for part in parts:
+            return part
+        await asyncio.Event().wait()
+        raise AssertionError("nothing comes")
+
+    request = Request({"type": "http", "method": "POST", "path": "/", "headers": []}, receive)
+    with pytest.raises(InvalidInput, match="body: did not arrive within"):
+        await asyncio.wait_for(request.body(within_s=0.01), 30)
+
+
 # --- heads -----------------------------------------------------------------------------------------------------------
 
 
@@ -141,7 +160,7 @@ def test_every_answer_is_as_the_documentation_says_and_so_is_every_refusal(http:
 
     def ask(method: str, path: str, status: int = 200, **body: Any) -> Any:
         template = path.replace(key, "{lockKey}").replace(session, "{sessionId}")
-        answer = http.request(method, f"/v1/{path}", **({"json": body} if method == "POST" else {}))
+        answer = http.request(method, f"/v1/{path}", json=body if method == "POST" else None)
         assert answer.status_code == status, answer.text
         told = document["paths"][f"/v1/{template}"][method.lower()]["responses"][str(status)]
         if status == 200:

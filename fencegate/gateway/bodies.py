@@ -38,11 +38,7 @@ def check_whole(received: int, declared: int | None) -> None:
 async def json_object(request: Request, limit: int, within_s: float) -> dict[str, Any]:
     """The body as a JSON object whose every value means the same to every reader."""
     declared = declared_length(request, limit)
-    try:
-        async with asyncio.timeout(within_s):
-            body = await request.body(limit)
-    except TimeoutError:
-        raise InvalidInput("body", f"did not arrive within {within_s:g} s") from None
+    body = await request.body(limit, within_s)
     check_whole(len(body), declared)
     value = loads(body)
     if not isinstance(value, dict):

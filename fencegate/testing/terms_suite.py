@@ -132,6 +132,34 @@ class TermsSuite:
             await Caller(one, "B").release_all(holds)
             await Caller(one, "A").acquire_all("c", "a")
 
+    async def test_as_many_locks_at_once_as_may_be_named_each_held_under_a_session_of_its_own(
+        self, store: Store
+    ) -> None:
+        needs_several_keys(store)
+        keys = [f"k{number}" for number in range(64)]
+        async with engines(store, limits=PATIENT) as (engine,):
+            caller = Caller(engine, "A")
+            sessions = [await caller.open_session() for _ in keys]
+            for key, session in zip(keys, sessions, strict=True):
+                await caller.acquire(key, terms=Terms(session=session))
+            with pytest.raises(LockHeld):
+                await Caller(engine, "B").acquire_all(*keys, name="too soon")
+            await asyncio.gather(*(caller.end_session(session) for session in sessions))
+            await caller.release_all(await caller.acquire_all(*keys, name="now"))
+
+    async def test_who_waits_for_several_locks_which_are_but_one_gets_it(self, store: Store) -> None:
+        needs_several_keys(store)
+        async with engines(store, store, limits=PATIENT) as (one, two):
+            hold = await Caller(one, "A").acquire("a")
+            waits = [asyncio.ensure_future(Caller(at, "B").acquire_all("a", wait_s=60)) for at in (one, two)]
+            await Caller(one, "A").until_waiting("a", "B", "B")
+            await Caller(one, "A").release("a", hold)
+            async with asyncio.timeout(30):
+                for _ in waits:
+                    done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                    waits = [waiting for waiting in waits if waiting not in done]
+                    await Caller(two, "B").release_all(done.pop().result())
+
     async def test_crowds_who_want_several_locks_in_any_order_never_deadlock_and_never_overlap(
         self, store: Store
     ) -> None:

@@ -20,6 +20,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 MAX_JSON_BYTES = 64 * 1024
+BODY_WITHIN_S = 30.0
 ABORT = "fencegate.abort"
 """The extension of the scope whose `cut` cuts the connection."""
 
@@ -57,8 +58,15 @@ class Request:
     def all_headers(self) -> Headers:
         return list(self._scope["headers"])
 
-    async def body(self, limit: int = MAX_JSON_BYTES) -> bytes:
-        """The whole body; TooLarge over `limit`."""
+    async def body(self, limit: int = MAX_JSON_BYTES, within_s: float = BODY_WITHIN_S) -> bytes:
+        """The whole body; TooLarge over `limit`, InvalidInput when it does not come."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._whole(limit)
+        except TimeoutError:
+            raise InvalidInput("body", f"did not arrive within {within_s:g} s") from None
+
+    async def _whole(self, limit: int) -> bytes:
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise Disconnected
