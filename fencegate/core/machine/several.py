@@ -76,9 +76,9 @@ def acquire_all(turn: Turn, command: AcquireAll) -> Step:
             if place is not None:
                 lock.remove(place)
     outcomes = [rules.enqueue(lock, part, who) for (lock, part), who in zip(pairs, claimants, strict=True)]
-    for outcome in outcomes:
+    for lock, outcome in zip(locks, outcomes, strict=True):
         if isinstance(outcome, Refused):
-            return turn.nothing_but(outcome)
+            return turn.nothing_but(_named(outcome.error, lock.lock_key))
     ahead = max(outcome.ahead for outcome in outcomes if isinstance(outcome, Queued))
     return _step(turn, locks, Queued(ahead))
 
