@@ -314,7 +314,9 @@ class JudgingStore:
             assert self.end_of(hold) <= self.clock_us, "taken from somebody whose lease still ran"
             session = self.session(hold.who.terms.session)
             if past.ending == "expired":
-                self._close(old, session.ended_us if session is not None and session.ended else hold.expires_us)
+                lost = hold.who.terms.session and session is None  # missing means dead, from when it is noticed
+                ended_us = session.ended_us if session is not None and session.ended else hold.expires_us
+                self._close(old, min(ended_us, decision.now.latest) if lost else ended_us)
             else:
                 assert session is not None, "released, and nobody did"
                 assert session.ended == "released", "released, and nobody did"

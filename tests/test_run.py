@@ -336,7 +336,9 @@ def test_what_the_command_started_ends_with_it_even_in_a_session_of_its_own(
 
 
 def test_what_a_command_leaves_behind_may_finish_under_the_lock(start: StartRun, http: httpx.Client) -> None:
-    run = start("run:left", *sh("(echo $$; read line; echo done) <&0 & exit 3"))
+    # By another number: what sh starts in the background has /dev/null for its input, and `<&0` would mean that.
+    script = "exec 3<&0; (echo $$; read line; echo done) <&3 & exit 3"
+    run = start("run:left", "--grace", "1m", *sh(script))
     run.line()
     assert not is_free(http, "run:left")
     assert run.process.stdin is not None

@@ -204,16 +204,16 @@ class LateStream(FaultyStore):
         await self.begins.wait()
         async with aclosing(super().changes(since)) as stream:
             yield await anext(stream)
-            coming = asyncio.ensure_future(anext(stream))
             breaks = asyncio.ensure_future(self.broken.wait())
-            while True:
-                await asyncio.wait((coming, breaks), return_when=asyncio.FIRST_COMPLETED)
-                if self.broken.is_set():
-                    break
-                yield await coming
+            while not self.broken.is_set():
                 coming = asyncio.ensure_future(anext(stream))
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
+                try:
+                    await asyncio.wait((coming, breaks), return_when=asyncio.FIRST_COMPLETED)
+                    if not self.broken.is_set():
+                        yield await coming
+                finally:
+                    coming.cancel()
+                    await asyncio.gather(coming, return_exceptions=True)
         raise Unavailable("the change stream broke")
 
 

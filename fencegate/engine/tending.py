@@ -201,8 +201,10 @@ class Tending:
                         self._changed_elsewhere(entry.removeprefix(LOCKS))
             except Unavailable as error:
                 log.warning("the change stream broke: %s", error)
-            except Exception:  # without it, nobody here would hear of anything again
+            except Exception:  # go on, or nobody here would hear of anything again
                 log.exception("the change stream can't be followed")
+                if (task := asyncio.current_task()) is not None and task.cancelling():  # it broke as it was stopped
+                    return
             await asyncio.sleep(0.2)
 
     def _is_foreign(self, entry: str, line: bytes) -> bool:
