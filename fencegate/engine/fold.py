@@ -92,7 +92,7 @@ class _Run:
         self, lanes: Sequence[Lane], seen: dict[str, Known], now: Interval, limits: Limits, guess: Guess | None
     ) -> None:
         self._lanes = lanes
-        self._waited_for = any(lane.waiting for lane in lanes)
+        self._waited_for = guess is None or bool(lanes[0].waiting)
         self._seen = seen
         self._now = now
         self._limits = limits
@@ -100,7 +100,7 @@ class _Run:
         self._view: dict[str, Record | None] = {entry: known.record for entry, known in seen.items()}
         self.result = Fold(seen)
         # What others did to the queue is seen in what was loaded; what was lost, in what is absent.
-        self.result.shaken = guess is None or any(seen[lane.entry].version is None for lane in lanes)
+        self.result.shaken = guess is None or seen[lanes[0].entry].version is None
 
     def judge(self, command: Command) -> Outcome:
         view, guess = self._view, self._guess

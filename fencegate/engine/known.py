@@ -1,7 +1,7 @@
 """What this replica last saw of the store's entries, so that a commit can rest on it without a load."""
 
-from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
 from fencegate.core.model import DONE, Record
@@ -21,10 +21,10 @@ ABSENT = Known(None, None)
 
 
 class Knowledge:
-    """Entries by name, the ones that were written or loaded last. It may be old: the commit finds out."""
+    """Entries by name, as they were written or loaded last. It may be old: the commit finds out."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[str, Known] = OrderedDict()
+        self._entries: dict[str, Known] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -41,9 +41,8 @@ class Knowledge:
             self._entries.pop(entry, None)
             return
         self._entries[entry] = known
-        self._entries.move_to_end(entry)
-        while len(self._entries) > MAX_KNOWN:
-            self._entries.popitem(last=False)
+        if len(self._entries) > MAX_KNOWN:  # those known for longest; many at once, for one by one is quadratic
+            self.forget(list(islice(self._entries, MAX_KNOWN // 4)))
 
     def forget(self, entries: Iterable[str]) -> None:
         for entry in entries:

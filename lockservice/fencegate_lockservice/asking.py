@@ -95,17 +95,21 @@ class Asking:
 
     def _terms(self, lock_key: str, asked: AcquireBody) -> Terms | None:
         """What is special about this acquire; None for a plain one, which is most of them."""
+        shared, lock_delay_us = asked.mode == "shared", self._lock_delay(asked)
+        if not (
+            shared or asked.limit or asked.priority or lock_delay_us or asked.maxHoldMillis or asked.sessionId
+            or asked.hierarchical
+        ):  # fmt: skip
+            return None
         terms = Terms(
-            shared=asked.mode == "shared",
+            shared=shared,
             limit=asked.limit or 0,
             priority=asked.priority,
-            lock_delay_us=self._lock_delay(asked),
+            lock_delay_us=lock_delay_us,
             max_hold_us=(asked.maxHoldMillis or 0) * 1000,
             session=asked.sessionId or "",
             hierarchical=asked.hierarchical,
         )
-        if terms == _PLAIN:
-            return None
         if terms.limit and terms.shared:
             raise InvalidInput("limit", "goes with mode exclusive: a permit is held by one")
         if terms.hierarchical and (terms.shared or terms.limit):
@@ -113,9 +117,6 @@ class Asking:
         if terms.hierarchical and lock_key.count("/") >= MAX_DEPTH:
             raise InvalidInput("hierarchical", f"goes with keys of at most {MAX_DEPTH} parts between slashes")
         return terms
-
-
-_PLAIN = Terms()
 
 
 def renew_all(asked: MultiRenewBody) -> RenewAll:

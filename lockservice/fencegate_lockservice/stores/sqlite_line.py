@@ -18,7 +18,7 @@ from fencegate.clock import Clock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate_lockservice.stores.sqlite_writer import Hello, Inbox, framed, receive
 
-END_WITHIN_S = 2.0  # a writer that takes longer to end is stuck, and is killed
+END_WITHIN_S = 5.0  # a writer that takes longer to end is stuck, and is killed
 
 log = logging.getLogger("fencegate.store.sqlite")
 
