@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 LOCKS = "lock/"
 DONE = "done/"
@@ -234,8 +234,7 @@ class Member:
 Record = LockRecord | Done | Floor | Session | Member
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """A line of the change log: `acquired`, `released`, `expired`, `renewed`, `forced`, `revoked` or `queued`."""
 
     kind: str

@@ -106,7 +106,8 @@ class Store(Protocol):
         """
 
     async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Entry]]:
-        """Entries whose key starts with `prefix` and is above `after`, in the order of their UTF-8 bytes."""
+        """Entries whose key starts with `prefix` and is above `after`, in the order of their UTF-8 bytes. Linearizable
+        as a load is, entry by entry: what was committed before it was asked for is in it."""
 
     def now(self) -> Interval | None:
         """The store's time; None when it has no clock."""

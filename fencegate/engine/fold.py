@@ -73,7 +73,8 @@ def fold(
     try:
         for command in commands:
             run.result.outcomes.append(run.judge(command))
-            run.serve_those_who_wait_here()
+            if run.waited_for:
+                run.serve_those_who_wait_here()
         unseen = tuple([name for name in run.result.writes if name not in seen])
         if guess is not None:
             for name in unseen:
@@ -86,13 +87,13 @@ def fold(
 
 
 class _Run:
-    __slots__ = ("_guess", "_lanes", "_limits", "_now", "_seen", "_view", "_waited_for", "result")
+    __slots__ = ("_guess", "_lanes", "_limits", "_now", "_seen", "_view", "result", "waited_for")
 
     def __init__(
         self, lanes: Sequence[Lane], seen: dict[str, Known], now: Interval, limits: Limits, guess: Guess | None
     ) -> None:
         self._lanes = lanes
-        self._waited_for = guess is None or bool(lanes[0].waiting)
+        self.waited_for = guess is None or bool(lanes[0].waiting)
         self._seen = seen
         self._now = now
         self._limits = limits
@@ -122,7 +123,7 @@ class _Run:
         result.shaken = result.shaken or step.shaken
         for later in step.next:
             self._later(later)
-        if self._waited_for and isinstance(step.outcome, Granted | GrantedAll | Pending):
+        if self.waited_for and isinstance(step.outcome, Granted | GrantedAll | Pending):
             self._decided(command, step.outcome)
         return step.outcome
 
