@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fencegate.core.commands import Granted, HandOverAll, Pending
+from fencegate.core.machine.judging import closed_until, excludes, fits_beside, is_there, keeps_out, over, queued
 from fencegate.core.machine.turn import Turn
 from fencegate.core.model import (
     Claimant,
@@ -24,85 +25,8 @@ from fencegate.core.model import (
     member_entry,
     session_entry,
 )
-from fencegate.core.ports import Interval
 
 _FRESH = LockRecord()
-
-
-def ends_us(hold: Hold) -> int | None:
-    """When a hold ends by itself; None when only its session can end it."""
-    terms = hold.who.special
-    if terms is None or not terms.session or hold.pending:
-        return hold.expires_us
-    return hold.granted_us + terms.max_hold_us if terms.max_hold_us else None
-
-
-Over = tuple[Ending, int, str | None]
-"""How a hold ended, when, and why if somebody said so."""
-
-
-def over(turn: Turn, record: LockRecord, hold: Hold) -> Over | None:
-    """How a hold of this record ended; None while it lasts. The one place that judges this: only what surely ended
-    did. Of several ends the first counts, whichever is noticed first."""
-    now_us = turn.now.earliest
-    end_us = ends_us(hold)
-    ended: Over | None = None
-    if end_us is not None and end_us <= now_us:
-        ended = Ending.EXPIRED, end_us, None
-    terms = hold.who.special
-    if terms is not None and terms.session:
-        session = turn.session(terms.session)
-        if session is None:
-            ended = ended or (Ending.EXPIRED, turn.now.latest, None)
-        elif session.ended is not None and (ended is None or session.ended_us < ended[1]):
-            ended = session.ended, session.ended_us, None
-    revoked = record.revoked
-    if revoked is not None and revoked.at_us <= now_us and (ended is None or revoked.at_us < ended[1]):
-        ended = Ending.FORCED, revoked.at_us, revoked.reason
-    return ended
-
-
-def closed_until(hold: Hold, ending: Ending, at_us: int) -> int:
-    """Until when the lock stays closed after this hold: it was lost, and not given back. Nobody had a pending one."""
-    delay_us = hold.who.terms.lock_delay_us
-    return at_us + delay_us if delay_us and ending is not Ending.RELEASED and not hold.pending else 0
-
-
-def keeps_out(turn: Turn, record: LockRecord, hold: Hold) -> bool:
-    """Whether a hold counts for those above and below it: it lasts, or its lock-delay does, noticed or not."""
-    ended = over(turn, record, hold)
-    return ended is None or closed_until(hold, ended[0], ended[1]) > turn.now.earliest
-
-
-def is_there(waiter: Waiter) -> bool:
-    """Whether somebody stands at this place who could take the lock now."""
-    return bool(waiter.attempts) and not waiter.suspect_us
-
-
-def fits_beside(record: LockRecord, who: Claimant, now: Interval) -> bool:
-    """Whether `who` may hold the lock beside those who do, and the one whom it is offered to."""
-    if record.closed_until_us > now.earliest or record.revoked is not None:
-        return False
-    offered = record.offer.waiter.who if record.offer is not None else None
-    if offered is not None and offered.request == who.request:
-        offered = None
-    if not record.holds and offered is None:
-        return True
-    others = [hold.who for hold in record.holds] + ([offered] if offered is not None else [])
-    terms = who.terms
-    if terms.hierarchical or any(other.terms.hierarchical for other in others):
-        return False  # whoever joined would not have looked below
-    if terms.limit:
-        taken = len({hold.slot for hold in record.holds}) + (offered is not None)
-        return taken < terms.limit and all(other.terms.limit == terms.limit for other in others)
-    return terms.shared and all(other.terms.shared for other in others)
-
-
-def excludes(above: Hold, terms: Terms) -> bool:
-    """Whether a hold keeps those below it out who come on these terms."""
-    if above.who.terms.shared and terms.shared:
-        return False
-    return above.who.terms.hierarchical or terms.hierarchical
 
 
 class LockTurn:
@@ -144,9 +68,8 @@ class LockTurn:
                 if (waiter.keep_until_us <= now and (waiter.keep_until_us or not waiter.attempts))
                 or (waiter.suspect_us and waiter.suspect_us + suspect_us <= now)
             ]
-            for waiter in gone:
-                self.remove(waiter)
             if gone:
+                self.remove(*gone)
                 self._see_to_groups(gone)
 
     def _lapse(self, offer: Offer) -> None:
@@ -376,17 +299,18 @@ class LockTurn:
             self.turn.writes[member_entry(who.special.session, who.request, self.lock_key)] = Member(self.lock_key)
         self.turn.events.append(Event("queued", self.lock_key, who.owner_id, 0, self.now.earliest))
 
-    def remove(self, waiter: Waiter) -> None:
-        """Take a place away, and an offer with it."""
+    def remove(self, *waiters: Waiter) -> None:
+        """Take places away, and an offer with its waiter."""
         self.turn.shaken = True
         record = self.record
-        who = waiter.who
-        if record.offer is not None and record.offer.waiter is waiter:
-            self.record = replace(record, offer=None)
-        else:
-            self.record = replace(record, queue=tuple([other for other in record.queue if other is not waiter]))
-        if who.special is not None and who.special.session:
-            self.turn.writes[member_entry(who.special.session, who.request, self.lock_key)] = None
+        gone = {waiter.who.request for waiter in waiters}
+        offer = record.offer
+        if offer is not None and offer.waiter.who.request in gone:
+            offer = None
+        queue = tuple([waiter for waiter in record.queue if waiter.who.request not in gone])
+        self.record = replace(record, offer=offer, queue=queue)
+        for who in [waiter.who for waiter in waiters if waiter.who.terms.session]:
+            self.turn.writes[member_entry(who.terms.session, who.request, self.lock_key)] = None
 
     def give_back(self, changed: Waiter | None = None) -> None:
         """Take an offer back; its waiter stands in front again, though behind those of a higher priority."""
@@ -412,14 +336,3 @@ class LockTurn:
             record.last_token, record.holds, record.offer, record.queue, self.now.earliest,
             record.closed_until_us if closed else 0, record.closed_below and closed, record.revoked,
         )  # fmt: skip
-
-
-def queued(queue: tuple[Waiter, ...], waiter: Waiter, *, first: bool = False) -> tuple[Waiter, ...]:
-    """Behind all of the same or a higher priority; `first`: before those of the same."""
-    place = len(queue)
-    priority = waiter.who.terms.priority
-    while place and (
-        queue[place - 1].who.terms.priority < priority or (first and queue[place - 1].who.terms.priority == priority)
-    ):
-        place -= 1
-    return (*queue[:place], waiter, *queue[place:])

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from fencegate.core.machine.lock import ends_us, excludes, is_there, keeps_out, over
+from fencegate.core.machine.judging import ends_us, excludes, is_there, keeps_out, over
 from fencegate.core.machine.turn import Turn
 from fencegate.core.model import DEFAULT_LIMITS, Claimant, Hold, LockRecord, Record, session_entry
 from fencegate.core.ports import Interval

@@ -15,7 +15,8 @@ from fencegate.core.errors import (
     SessionNotFound,
     TooManyWaiters,
 )
-from fencegate.core.machine.lock import LockTurn, is_there
+from fencegate.core.machine.judging import is_there
+from fencegate.core.machine.lock import LockTurn
 from fencegate.core.model import Done, Ending, LockRecord, Session, request_of
 from fencegate.core.ports import Interval
 

@@ -29,7 +29,8 @@ from fencegate.core.commands import (
 )
 from fencegate.core.errors import FencegateError, LockExpired
 from fencegate.core.machine import refusals, rules
-from fencegate.core.machine.lock import LockTurn, is_there
+from fencegate.core.machine.judging import is_there
+from fencegate.core.machine.lock import LockTurn
 from fencegate.core.machine.turn import Turn
 from fencegate.core.model import Claimant, Hold, lock_entry
 
