@@ -3,13 +3,14 @@
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
 import hypothesis
 import pytest
 
+from fencegate import Locks, connect
 from tests.servers import MakeServer, Server, start_server
 
 
@@ -65,4 +66,32 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def http(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = start_server(tmp_path_factory.mktemp("running") / "data")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def stoppable(running: Server) -> Iterator[Server]:
+    """A server that a test may stop; it runs on afterwards."""
+    yield running
+    running.signal(signal.SIGCONT)
+
+
+@pytest.fixture
+async def locks(url: str) -> AsyncIterator[Locks]:
+    """A client of whatever the test module calls `url`."""
+    async with connect(url) as client:
+        yield client
+
+
+@pytest.fixture
+async def rival(url: str) -> AsyncIterator[Locks]:
+    """Another one."""
+    async with connect(url) as client:
         yield client

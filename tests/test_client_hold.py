@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -27,18 +26,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         server = request.getfixturevalue("server")
         return str(server.url)
     return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/locks.db"
-
-
-@pytest.fixture
-async def locks(url: str) -> AsyncIterator[Locks]:
-    async with connect(url) as client:
-        yield client
-
-
-@pytest.fixture
-async def rival(url: str) -> AsyncIterator[Locks]:
-    async with connect(url) as client:
-        yield client
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -14,7 +13,7 @@ from fencegate.client.lease import LeaseCore
 from fencegate.client.session import Opened, SessionCore
 from fencegate.clock import ManualClock
 from tests.eventually import eventually, eventually_sync
-from tests.servers import Server, start_server
+from tests.servers import Server
 from tests.test_client_process import in_fork
 from tests.test_client_time import LossyNetwork
 
@@ -25,32 +24,6 @@ HELD, SUSPENDED, LOST, RELEASED = LeaseState.HELD, LeaseState.SUSPENDED, LeaseSt
 def url(request: pytest.FixtureRequest) -> str:
     """A server, whose store is SQLite; and a store in memory, without one."""
     return str(request.getfixturevalue("server").url) if request.param == "http" else "memory://sessions"
-
-
-@pytest.fixture
-async def locks(url: str) -> AsyncIterator[Locks]:
-    async with connect(url) as client:
-        yield client
-
-
-@pytest.fixture
-async def rival(url: str) -> AsyncIterator[Locks]:
-    async with connect(url) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = start_server(tmp_path_factory.mktemp("sessions") / "data")
-    yield server
-    server.kill()
-
-
-@pytest.fixture
-def stoppable(running: Server) -> Iterator[Server]:
-    """A server that a test may stop; it runs on afterwards."""
-    yield running
-    running.signal(signal.SIGCONT)
 
 
 @pytest.fixture

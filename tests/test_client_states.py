@@ -5,7 +5,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 import stamina
@@ -15,24 +15,10 @@ from fencegate.client.grant import Grant, granted, renewed
 from fencegate.client.lease import LeaseCore
 from fencegate.clock import ManualClock
 from tests.eventually import eventually, eventually_sync
-from tests.servers import Server, start_server
+from tests.servers import Server
 from tests.test_client_time import LossyNetwork
 
 HELD, SUSPENDED, LOST, RELEASED = LeaseState.HELD, LeaseState.SUSPENDED, LeaseState.LOST, LeaseState.RELEASED
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = start_server(tmp_path_factory.mktemp("states") / "data")
-    yield server
-    server.kill()
-
-
-@pytest.fixture
-def stoppable(running: Server) -> Iterator[Server]:
-    """A server that a test may stop; it runs on afterwards."""
-    yield running
-    running.signal(signal.SIGCONT)
 
 
 @pytest.fixture

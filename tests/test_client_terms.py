@@ -1,7 +1,6 @@
 """The terms of a hold: the same with a server and without one, in both faces."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,18 +14,6 @@ from tests.eventually import eventually
 def url(request: pytest.FixtureRequest) -> str:
     """A server, whose store is SQLite; and a store in memory, without one."""
     return str(request.getfixturevalue("server").url) if request.param == "http" else "memory://terms"
-
-
-@pytest.fixture
-async def locks(url: str) -> AsyncIterator[Locks]:
-    async with connect(url) as client:
-        yield client
-
-
-@pytest.fixture
-async def rival(url: str) -> AsyncIterator[Locks]:
-    async with connect(url) as client:
-        yield client
 
 
 @pytest.fixture

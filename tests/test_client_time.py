@@ -22,7 +22,7 @@ from fencegate import (
 from fencegate.client import acquisition
 from fencegate.client.http import HttpTransport
 from fencegate.sync import connect as connect_sync
-from tests.servers import MakeServer, Server, kept_address, start_server
+from tests.servers import MakeServer, Server, kept_address
 
 
 class LossyNetwork:
@@ -70,20 +70,6 @@ class LossyNetwork:
             task.cancel()
         back.close()
         writer.transport.abort()
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = start_server(tmp_path_factory.mktemp("stoppable") / "data")
-    yield server
-    server.kill()
-
-
-@pytest.fixture
-def stoppable(running: Server) -> Iterator[Server]:
-    """A server that a test may stop; it runs on afterwards."""
-    yield running
-    running.signal(signal.SIGCONT)
 
 
 @pytest.fixture

@@ -26,12 +26,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/locks.db"
 
 
-@pytest.fixture
-async def locks(url: str) -> AsyncIterator[Locks]:
-    async with connect(url) as client:
-        yield client
-
-
 @pytest.fixture(params=["async client", "sync client"])
 def face(request: pytest.FixtureRequest, url: str) -> Iterator[Locks | sync.Locks]:
     """Either client decorates either kind of function."""

@@ -30,12 +30,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def locks(url: str) -> AsyncIterator[Locks]:
-    async with connect(url) as client:
-        yield client
-
-
-@pytest.fixture
 async def rival(url: str) -> AsyncIterator[Locks]:
     async with connect(url, owner_id="rival") as client:
         yield client
