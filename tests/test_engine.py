@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -528,3 +529,21 @@ async def test_waiters_are_asked_for_again_when_the_record_was_lost_under_a_new_
         await Caller(engine, "C").release("k", hold)
         async with asyncio.timeout(30):
             assert (await waiting).token > hold.token
+
+
+async def test_a_command_leaves_no_garbage_that_only_a_collection_would_find(store: MemoryStore) -> None:
+    async with engines(store, limits=PATIENT) as (engine,):
+        caller = Caller(engine, "A")
+
+        async def cycles() -> None:
+            for _ in range(100):
+                await caller.release("k", await caller.acquire("k"))
+
+        await cycles()
+        gc.collect()
+        gc.disable()
+        try:
+            await cycles()
+            assert gc.collect() < 100  # less than one object for each of them, whatever else goes on
+        finally:
+            gc.enable()

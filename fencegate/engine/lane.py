@@ -60,11 +60,10 @@ def is_final(error: FencegateError) -> bool:
 class Lane:
     """See the head of this file. One commit is in flight at a time; what comes meanwhile is folded into the next."""
 
-    __slots__ = ("alone", "asked", "busy", "entry", "gate_is_next", "gates", "waiting")
+    __slots__ = ("asked", "busy", "entry", "gate_is_next", "gates", "waiting")
 
     def __init__(self, entry: str) -> None:
         self.entry = entry
-        self.alone = (self,)
         self.asked: list[Asked] = []
         self.busy = False
         self.waiting: dict[str, dict[str, Poll]] = {}

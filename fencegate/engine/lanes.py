@@ -140,37 +140,39 @@ class Lanes:
             if not lane.waiting:
                 self._lanes.pop(lane.entry, None)
             return
+        lot = (lane,)
         try:
             now = self.now()
-            result = self._fold_known(lane, asked, now)
+            result = self._fold_known(lot, asked, now)
             if not result.writes:
-                self._slowly(lane.alone, asked, self._settle(lane.alone, asked, list(result.seen)))
+                self._slowly(lot, asked, self._settle(lot, asked, list(result.seen)))
                 return
-            trying = attempt(lane.alone, result, now, self._clock.random_id(8), self._replica)
+            trying = attempt(lot, result, now, self._clock.random_id(8), self._replica)
             landing = asyncio.ensure_future(self._store.commit(trying.changes, trying.log, trying.not_after_us))
         except Exception as error:  # whatever it is, those who ask must hear of it, and the next ones be served
-            self._give_up(lane.alone, asked, error)
+            self._give_up(lot, asked, error)
             running_loop().call_soon(self._go, lane)
             return
-        landing.add_done_callback(partial(self._landed, lane, asked, trying))
+        landing.add_done_callback(partial(self._landed, lot, asked, trying))
 
-    def _fold_known(self, lane: Lane, asked: list[Asked], now: Interval) -> Fold:
+    def _fold_known(self, lot: tuple[Lane], asked: list[Asked], now: Interval) -> Fold:
         """Rest on what is known, and let the commit find out."""
-        seen = {lane.entry: self.known.guess(lane.entry)}
-        result = fold(lane.alone, [command for command, _ in asked], seen, now, self._limits, self.known.guess)
+        entry = lot[0].entry
+        seen = {entry: self.known.guess(entry)}
+        result = fold(lot, [command for command, _ in asked], seen, now, self._limits, self.known.guess)
         assert not isinstance(result, Need)
         return result
 
-    def _landed(self, lane: Lane, asked: list[Asked], trying: Attempt, landing: "asyncio.Future[None]") -> None:
+    def _landed(self, lot: tuple[Lane], asked: list[Asked], trying: Attempt, landing: "asyncio.Future[None]") -> None:
         error = Ambiguous("interrupted") if landing.cancelled() else landing.exception()
         if error is not None:
-            self._slowly(lane.alone, asked, self._recover(lane.alone, asked, trying, error))
+            self._slowly(lot, asked, self._recover(lot, asked, trying, error))
             return
         try:
-            self._finish(lane.alone, asked, trying.result, trying.after)
+            self._finish(lot, asked, trying.result, trying.after)
         except Exception as failed:
-            self._give_up(lane.alone, asked, failed)
-        self._go(lane)
+            self._give_up(lot, asked, failed)
+        self._go(lot[0])
 
     # --- everything else ---
 

@@ -108,6 +108,6 @@ def transition(
         lock = LockTurn(turn, command.lock_key)  # type: ignore[union-attr]
         outcome = rule(lock, command)
         lock.hand_over()
-        return turn.step(outcome)
+        return turn.step(outcome, lock)
     except Missing as missing:
         return Need(missing.entries)

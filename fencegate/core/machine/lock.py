@@ -42,7 +42,6 @@ class LockTurn:
         self.record = self._before
         self.now = turn.now
         self.limits = turn.limits
-        turn.locks.append(self)
         self._pass_time()
 
     # --- time ---

@@ -43,7 +43,7 @@ def _locks(turn: Turn, lock_keys: list[str] | tuple[str, ...]) -> list[LockTurn]
 def _step(turn: Turn, locks: list[LockTurn], outcome: Outcome, tried: str = "") -> Step:
     for lock in locks:
         lock.hand_over(tried)
-    return turn.step(outcome)
+    return turn.step(outcome, *locks)
 
 
 def _named(error: FencegateError, lock_key: str) -> Refused:

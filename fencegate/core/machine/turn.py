@@ -23,7 +23,7 @@ class Missing(Exception):
 class Turn:
     """See the head of this file. What was not shown and has to be known is `Missing`."""
 
-    __slots__ = ("events", "limits", "locks", "next", "not_after", "now", "records", "shaken", "writes")
+    __slots__ = ("events", "limits", "next", "not_after", "now", "records", "shaken", "writes")
 
     def __init__(self, records: Mapping[str, Record | None], now: Interval, limits: Limits) -> None:
         self.records = records
@@ -34,7 +34,6 @@ class Turn:
         self.not_after: int | None = None
         self.next: list[HandOverAll] = []
         self.shaken = False
-        self.locks: list[LockTurn] = []
 
     def read(self, entry: str) -> Record | None:
         """An entry as this turn has left it."""
@@ -64,8 +63,10 @@ class Turn:
     def must_land_before(self, us: int) -> None:
         self.not_after = us - 1 if self.not_after is None else min(self.not_after, us - 1)
 
-    def step(self, outcome: Outcome) -> Step:
-        for lock in self.locks:
+    def step(self, outcome: Outcome, *locks: "LockTurn") -> Step:
+        """All that came of it, with what became of these locks. (They are not kept here: a turn and its locks that knew
+        each other would be garbage in a ring, for each command.)"""
+        for lock in locks:
             lock.write()
         return Step(outcome, self.writes, tuple(self.events), self.not_after, tuple(self.next), self.shaken)
 
