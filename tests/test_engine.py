@@ -32,7 +32,7 @@ from fencegate.engine import known as known_module
 from fencegate.engine import tending as tending_module
 from fencegate.engine.codec import decode, encode, encode_line
 from fencegate.engine.timer import Alarms
-from fencegate.testing.caller import QUICK, Caller, engines
+from fencegate.testing.caller import QUICK, Caller, engines, until
 from fencegate.testing.faulty_store import CALM, GONE, Faults, FaultyStore
 from fencegate_lockservice.stores.memory import MemoryStore
 
@@ -187,6 +187,43 @@ async def test_a_place_that_nobody_stands_at_costs_the_others_of_its_replica_one
         await caller.release("k", hold)
         async with asyncio.timeout(30):
             await waiting
+
+
+async def test_a_hundred_dead_waiters_do_not_delay_the_next_live_one_by_more_than_a_moment(
+    store: MemoryStore, faulty: FaultyStore
+) -> None:
+    async with engines(store, faulty) as (one, two):
+        holder = Caller(one, "A")
+        hold = await holder.acquire("k")
+        names = [f"dead-{number}" for number in range(100)]
+        dead = []
+        for number, name in enumerate(names):  # every other one is of a replica that will be gone
+            caller = Caller(two if number % 2 else one, name)
+            dead.append(asyncio.ensure_future(caller.acquire("k", wait_s=60, name=name)))
+        await until(lambda: all_wait(holder, 100))
+        waiting = asyncio.ensure_future(Caller(one, "B").acquire("k", wait_s=60))
+        await until(lambda: all_wait(holder, 101))
+        for left in dead[::2]:  # and the others hung up; their places are kept for a while
+            left.cancel()
+        await asyncio.gather(*dead[::2], return_exceptions=True)
+        await until(lambda: none_of(one, "k", names[::2]))
+        faulty.faults = GONE
+        await holder.release("k", hold)
+        async with asyncio.timeout(50 * QUICK.offer_us / 1_000_000 / 2):  # half of what an offer to each would take
+            assert (await waiting).token > hold.token
+        for left in dead[1::2]:
+            left.cancel()
+        await asyncio.gather(*dead, return_exceptions=True)
+
+
+async def all_wait(caller: Caller, count: int) -> bool:
+    return len(await caller.waiters("k")) == count
+
+
+async def none_of(engine: Engine, lock_key: str, owners: Sequence[str]) -> bool:
+    """Whether nobody of these stands at their place any more."""
+    record = (await engine.look(lock_key)).record
+    return record is not None and not any(w.attempts for w in record.queue if w.who.owner_id in owners)
 
 
 async def test_waiters_are_woken_when_the_change_stream_had_broken(store: MemoryStore, faulty: FaultyStore) -> None:
