@@ -26,7 +26,8 @@ from fencegate.core.commands import (
     Step,
     TakeUp,
 )
-from fencegate.core.machine import live_holds, transition, wakes_at
+from fencegate.core.errors import SessionExpired, SessionNotFound
+from fencegate.core.machine import live_holds, live_session, transition, wakes_at
 from fencegate.core.model import (
     Claimant,
     Done,
@@ -36,6 +37,7 @@ from fencegate.core.model import (
     LockRecord,
     Offer,
     Record,
+    Session,
     Waiter,
     done_entry,
     floor_entry,
@@ -237,3 +239,13 @@ def test_a_free_lock_with_nobody_there_is_not_offered() -> None:
     kept = Waiter(B, "r1", (), keep_until_us=100 * SECOND)
     step = step_of({LOCK: LockRecord(5, queue=(kept,))}, Expire(K), at(1))
     assert step == Step(Nothing())
+
+
+def test_a_session_that_ran_out_is_over_though_nobody_noticed() -> None:
+    session = Session("A", 10 * SECOND, 0, 10 * SECOND)
+    assert live_session("s", session, at(9.9)) == session
+    assert live_session("s", session, at(9.9, 1)) == session  # it may still live
+    with pytest.raises(SessionExpired):
+        live_session("s", session, at(10))
+    with pytest.raises(SessionNotFound):
+        live_session("s", None, at(1))

@@ -20,8 +20,8 @@ from fencegate.core.commands import (
     Revoking,
     SessionIs,
 )
-from fencegate.core.errors import InvalidInput, NotSupported, OutcomeUnknown, SessionExpired, SessionNotFound
-from fencegate.core.machine import free, live_holds
+from fencegate.core.errors import InvalidInput, NotSupported, OutcomeUnknown
+from fencegate.core.machine import free, live_holds, live_session
 from fencegate.core.model import LockRecord, Session, members_of
 from fencegate.core.names import check_lock_key, check_text, namespace
 from fencegate.engine import Engine
@@ -152,11 +152,8 @@ class LockApi:
     async def session(self, session_id: str) -> Answer:
         """The session as it is, with how many locks it holds or waits for."""
         now = self._engine.now()
-        found = await self._engine.session(asking.check_session_id(session_id))
-        if found is None:
-            raise SessionNotFound("there is no such session; it may have ended long ago: open a new one")
-        if found.ended is not None or found.expires_us <= now.earliest:
-            raise SessionExpired("this session ended, and its locks are gone; open a new one")
+        loaded = await self._engine.session(asking.check_session_id(session_id))
+        found = live_session(session_id, loaded, now)
         return {**answers.session(session_id, found, now), "locks": await self._engine.count(members_of(session_id))}
 
     # --- looking ---

@@ -51,7 +51,7 @@ from fencegate.core.commands import (
 )
 from fencegate.core.machine import rules, sessions, several
 from fencegate.core.machine.lock import LockTurn
-from fencegate.core.machine.looking import Below, live_holds, look_below, sessions_of, waiting, wakes_at
+from fencegate.core.machine.looking import Below, live_holds, live_session, look_below, sessions_of, waiting, wakes_at
 from fencegate.core.machine.refusals import free, held_below
 from fencegate.core.machine.turn import Missing, Turn
 from fencegate.core.model import DEFAULT_LIMITS, Limits, Record
@@ -62,6 +62,7 @@ __all__ = [
     "free",
     "held_below",
     "live_holds",
+    "live_session",
     "look_below",
     "sessions_of",
     "transition",

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fencegate.core.machine.judging import ends_us, excludes, is_there, keeps_out, over
+from fencegate.core.machine.refusals import session_over
 from fencegate.core.machine.turn import Turn
-from fencegate.core.model import DEFAULT_LIMITS, Claimant, Hold, LockRecord, Record, session_entry
+from fencegate.core.model import DEFAULT_LIMITS, Claimant, Hold, LockRecord, Record, Session, session_entry
 from fencegate.core.ports import Interval
 
 Sessions = Mapping[str, Record | None]
@@ -39,6 +40,14 @@ def live_holds(record: LockRecord, now: Interval, sessions: Sessions) -> list[Ho
 def _told(turn: Turn, hold: Hold) -> Hold:
     session = turn.session(hold.who.terms.session) if hold.who.terms.session else None
     return hold if session is None else hold.until(session.expires_us)
+
+
+def live_session(session_id: str, found: Record | None, now: Interval) -> Session:
+    """The session as it is now; SessionExpired or SessionNotFound when it is over, noticed or not."""
+    session = Turn({session_entry(session_id): found}, now, DEFAULT_LIMITS).session(session_id)
+    if session is None or session.ended is not None:
+        raise session_over(session)
+    return session
 
 
 def waiting(record: LockRecord, now: Interval) -> int:
