@@ -405,7 +405,7 @@ async def test_idle_records_are_forgotten_and_tokens_go_on_above_them(
             while lock_entry("k") in await store.load([lock_entry("k")]):
                 await asyncio.sleep(0.01)
         entry = floor_entry("k")
-        floor, _ = decode(entry, (await store.load([entry]))[entry].value)
+        floor = decode(entry, (await store.load([entry]))[entry].value).record
         assert floor == Floor(hold.token)
         assert (await caller.acquire("k")).token > hold.token
         assert (await caller.renew("held", kept)).token == kept.token
@@ -547,7 +547,7 @@ def test_a_long_queue_is_read_as_it_was_written_also_when_some_of_it_was_written
     moved = LockRecord(8, (Hold(queue[0].who, 8, 1, 2),), None, (*queue[1:], waiter(40, suspect_us=6)))
     for record in (first, moved, first):
         encoded = encode(record, ("c1", "c2"))
-        assert decode(lock_entry("k"), encoded) == (record, ("c1", "c2"))
+        assert decode(lock_entry("k"), encoded)[:2] == (record, ("c1", "c2"))
         short = LockRecord(8, record.holds, record.offer, record.queue[:3])
         assert encoded.startswith(encode(short, ("c1", "c2"))[:40])  # one form, long or short
 

@@ -226,7 +226,7 @@ def url(path: Path) -> str:
 
 
 async def test_one_url_is_one_store_until_its_last_user_lets_go(url: str, path: Path) -> None:
-    first, second = stores.open_store(url), stores.open_store(url)
+    first, second = await stores.open_store(url), await stores.open_store(url)
     assert first is second
     await stores.close_store(first)
     await write(second, put("k"))
@@ -236,10 +236,10 @@ async def test_one_url_is_one_store_until_its_last_user_lets_go(url: str, path: 
     await SqliteStore(path).close()
 
 
-@pytest.mark.parametrize("bad", ["", "sqlite:", "sqlite://", "sqlite:///", "redis://a", "/tmp/x", "SQLITE:///x"])
+@pytest.mark.parametrize("bad", ["", "sqlite:", "sqlite://", "sqlite:///", "radish://a", "/tmp/x", "SQLITE:///x"])
 async def test_a_store_that_is_not_known_is_refused(bad: str) -> None:
     with pytest.raises(UnsafeConfiguration, match="not supported"):
-        stores.open_store(bad)
+        await stores.open_store(bad)
 
 
 async def test_time_of_both_stores_is_that_of_their_clock(path: Path) -> None:

@@ -43,7 +43,7 @@ async def _in_store(url: str, prefix: str) -> AsyncIterator[None]:
             yield
         finally:
             if keeps:
-                store = open_store(url)
+                store = await open_store(url)
                 try:
                     await _forget_locks(store, prefix)
                 finally:

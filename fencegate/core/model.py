@@ -262,6 +262,10 @@ class Limits:
     retention_us: int = 600_000_000
     suspect_us: int = 60_000_000
     idle_us: int = 3_600_000_000
+    forgets: bool = True
+    """Whether idle records are removed. Where they stay for good, no floor stands for those that are gone."""
+    several: bool = True
+    """Whether a commit may be about several locks: groups, sessions, locks above and below each other."""
 
 
 DEFAULT_LIMITS = Limits()

@@ -60,10 +60,28 @@ class Capabilities:
     """What a store declares about itself."""
 
     clock: bool = True
+    """Without one, a lease ends when a replica has watched it unchanged for long enough (ADR 14)."""
     several_keys: bool = True
+    """Whether one commit may be about more than one lock. (The settled requests of a lock always go with it.)"""
     several_processes: bool = True
     durable: bool = True
+    forgets: bool = True
+    """Whether idle lock records may be removed, under a floor. Where not, they stay for good."""
+    replays: bool = True
+    """Whether the change log can be read again from an earlier revision; where not, its lines are hints."""
+    max_value: int = 0
+    """How many bytes a value may have; 0 when nothing but memory bounds it."""
     notes: tuple[str, ...] = ()
+
+
+class Finding(NamedTuple):
+    """What an inspection of a store says of one of its settings."""
+
+    level: Literal["fine", "warning", "unsafe"]
+    what: str
+    """One sentence, such as "maxmemory-policy is allkeys-lru: locks may be evicted"."""
+    advice: str = ""
+    """What to do about it."""
 
 
 class Conflict(Exception):
@@ -83,10 +101,20 @@ class Unavailable(Exception):
 
 
 class Store(Protocol):
-    """Load, and commit if unchanged. No lock rule lives in a store."""
+    """Load, and commit if unchanged. No lock rule lives in a store.
+
+    It is used in the event loop that opened it, unless it says more.
+    """
 
     name: str
     capabilities: Capabilities
+
+    async def open(self) -> None:
+        """Reach the store for the first time and make what is missing in it. Unavailable when it can't be reached,
+        UnsafeConfiguration when it is not what the URL says, or of another kind or version."""
+
+    async def inspect(self) -> Sequence[Finding]:
+        """What can be seen of its settings that makes locks in it safe or unsafe."""
 
     async def load(self, keys: Sequence[str]) -> Mapping[str, Entry]:
         """The entries of these keys, linearizable; absent ones are left out."""
@@ -110,7 +138,8 @@ class Store(Protocol):
         as a load is, entry by entry: what was committed before it was asked for is in it."""
 
     def now(self) -> Interval | None:
-        """The store's time; None when it has no clock."""
+        """The store's time, without asking it; None when it has no clock. Unavailable when the time can't be known, or
+        is so far from this replica's that one of the two is wrong."""
 
     async def close(self) -> None:
         """Finish what was begun, and let go."""

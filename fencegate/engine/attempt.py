@@ -27,32 +27,44 @@ class Attempt:
     changes: list[Change]
     log: list[tuple[str, bytes]]
     not_after_us: int
+    written_us: int
 
 
-def attempt(lanes: Sequence[Lane], result: Fold, now: Interval, commit_id: str, replica: str) -> Attempt:
+def attempt(
+    lanes: Sequence[Lane], result: Fold, now: Interval, commit_id: str, replica: str, *, watched: bool = False
+) -> Attempt:
+    """`watched`: the store has no clock, so others have to be told which version they see, and when it was written."""
     seen, writes = result.seen, result.writes
     changes = [Change(name, known.version, compare_only=True) for name, known in seen.items() if name not in writes]
     after: dict[str, Known] = {}
+    written_us = now.latest if watched else 0
     for name, record in writes.items():
         before = seen.get(name, ABSENT)
         commits = (commit_id, *before.commits[: RECENT - 1])
-        value = encode(record, commits) if record is not None else None
+        value = encode(record, commits, written_us) if record is not None else None
         keep_until_us = record.until_us if type(record) is Done else None
         changes.append(Change(name, before.version, commit_id, value, False, keep_until_us))
         after[name] = Known(commit_id, record, commits) if record is not None else ABSENT
     entry = _witness(lanes, writes)
-    lines = [(LOCKS + event.lock_key, encode_line(replica, event)) for event in result.events]
-    if not lines or len(lanes) > 1:
+    version = commit_id if watched else ""
+    lines = [(LOCKS + event.lock_key, encode_line(replica, event, version)) for event in result.events]
+    if not lines or len(lanes) > 1 or watched:
         told = {name for name, _ in lines}
-        lines += [(name, encode_line(replica, None)) for name in _moved(lanes, writes) if name not in told]
+        moved = _moving(writes) if watched else _moved(lanes, writes)
+        lines += [(name, encode_line(replica, None, version)) for name in moved if name not in told]
     by_us = now.latest + LAND_WITHIN_US
     not_after_us = by_us if result.not_after_us is None else min(result.not_after_us, by_us)
-    return Attempt(result, entry, seen.get(entry, ABSENT), after, commit_id, changes, lines, not_after_us)
+    return Attempt(result, entry, seen.get(entry, ABSENT), after, commit_id, changes, lines, not_after_us, written_us)
 
 
 def _moved(lanes: Sequence[Lane], writes: dict[str, Record | None]) -> list[str]:
     """The locks that were written: others have to hear of it, also when only the queue moved."""
     return [lane.entry for lane in lanes if lane.entry in writes and lane.entry.startswith(LOCKS)]
+
+
+def _moving(writes: dict[str, Record | None]) -> list[str]:
+    """All that was written and will end by itself: whoever watches it counts from when it hears of it."""
+    return [name for name, record in writes.items() if record is not None and name.startswith((LOCKS, SESSIONS))]
 
 
 def _witness(lanes: Sequence[Lane], writes: dict[str, Record | None]) -> str:

@@ -1,7 +1,7 @@
 """Records as bytes: JSON that a person can read in the store."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,18 +24,27 @@ from fencegate.core.model import (
 RECENT = 16
 
 
-class StoredLock(msgspec.Struct, frozen=True, gc=False):
+class StoredLock(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A lock record beside the ids of the commits that made it, newest first: how a commit of unknown fate is found."""
 
     commits: tuple[str, ...]
     record: LockRecord
+    written_us: int = 0
+    """When it was written, by the clock of who wrote it; only where the store has none."""
 
 
-class StoredSession(msgspec.Struct, frozen=True, gc=False):
+class StoredSession(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The same of a session."""
 
     commits: tuple[str, ...]
     record: Session
+    written_us: int = 0
+
+
+class Decoded(NamedTuple):
+    record: Record
+    commits: tuple[str, ...] = ()
+    written_us: int = 0
 
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(LockRecord))
@@ -50,6 +59,8 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defau
 
     replica: str
     event: Event | None = None
+    version: str = ""
+    """Which version of the entry this tells of; only where leases end by being watched."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -85,36 +96,35 @@ class _Places:
 _places = _Places()
 
 
-def _encode_long(record: LockRecord, commits: tuple[str, ...]) -> bytes:
+def _encode_long(record: LockRecord, commits: tuple[str, ...], written_us: int) -> bytes:
     values = [getattr(record, name) for name in _FIELDS]
     values[_QUEUE] = _places.encoded(record.queue)
-    return _encode({"commits": commits, "record": _LongRecord(*values)})
+    return _encode({"commits": commits, "record": _LongRecord(*values), "written_us": written_us})
 
 
-def encode(record: Record, commits: tuple[str, ...]) -> bytes:
+def encode(record: Record, commits: tuple[str, ...], written_us: int = 0) -> bytes:
     if isinstance(record, LockRecord):
         if len(record.queue) >= LONG:
-            return _encode_long(record, commits[:RECENT])
-        return _encode(StoredLock(commits[:RECENT], record))
+            return _encode_long(record, commits[:RECENT], written_us)
+        return _encode(StoredLock(commits[:RECENT], record, written_us))
     if isinstance(record, Session):
-        return _encode(StoredSession(commits[:RECENT], record))
+        return _encode(StoredSession(commits[:RECENT], record, written_us))
     return _encode(record)
 
 
-def decode(entry: str, value: bytes) -> tuple[Record, tuple[str, ...]]:
+def decode(entry: str, value: bytes) -> Decoded:
     kind = entry[: entry.index("/") + 1]
     if kind == LOCKS:
         lock = _decode_lock(value)
-        return lock.record, lock.commits
+        return Decoded(lock.record, lock.commits, lock.written_us)
     if kind == SESSIONS:
         session = _decode_session(value)
-        return session.record, session.commits
-    found: Record = _decoders[kind].decode(value)
-    return found, ()
+        return Decoded(session.record, session.commits, session.written_us)
+    return Decoded(_decoders[kind].decode(value))
 
 
-def encode_line(replica: str, event: Event | None) -> bytes:
-    return _encode(LogLine(replica, event))
+def encode_line(replica: str, event: Event | None, version: str = "") -> bytes:
+    return _encode(LogLine(replica, event, version))
 
 
 def decode_line(value: bytes) -> LogLine:

@@ -18,6 +18,7 @@ from fencegate.core.commands import (
     GrantedAll,
     Leave,
     LeaveAll,
+    OpenSession,
     Outcome,
     Pending,
     Queued,
@@ -25,11 +26,12 @@ from fencegate.core.commands import (
     Release,
     ReleaseAll,
 )
-from fencegate.core.errors import FencegateError, OutcomeUnknown, ShuttingDown
+from fencegate.core.errors import FencegateError, NotSupported, OutcomeUnknown, ShuttingDown
 from fencegate.core.machine import Below, held_below, live_holds, look_below, sessions_of
 from fencegate.core.model import (
     DEFAULT_LIMITS,
     LOCKS,
+    PLAIN,
     Floor,
     Hold,
     Limits,
@@ -69,6 +71,8 @@ class Engine:
     ) -> None:
         self.store = store
         self.clock = clock
+        able = store.capabilities
+        limits = replace(limits, forgets=able.forgets and limits.forgets, several=able.several_keys and limits.several)
         self.limits = limits
         self.replica = replica or clock.random_id(6)
         self._tending = Tending(store, clock, limits, self.replica)
@@ -105,6 +109,8 @@ class Engine:
 
     async def run(self, command: Command) -> Outcome:
         """One command, to its end; a refusal is raised."""
+        if not self.limits.several:
+            self._refuse_several(command)
         outcome = await self._lanes.ask(command)
         if isinstance(outcome, Refused):
             raise outcome.error
@@ -158,13 +164,13 @@ class Engine:
 
     async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, LockRecord]]:
         """Lock records by key, `after` a lock key (or '')."""
-        rows = await self._tending.scan(LOCKS + prefix, lock_entry(after) if after else "", limit)
+        rows = await self._lanes.scan(LOCKS + prefix, lock_entry(after) if after else "", limit)
         return [(entry.removeprefix(LOCKS), record) for entry, record in rows if isinstance(record, LockRecord)]
 
     async def count(self, prefix: str) -> int:
         """How many entries of the store begin like this."""
         number, after = 0, ""
-        while page := await self._tending.scan(prefix, after, PAGE):
+        while page := await self._lanes.scan(prefix, after, PAGE):
             number += len(page)
             after = page[-1][0]
         return number
@@ -172,9 +178,24 @@ class Engine:
     def now(self) -> Interval:
         return self._lanes.now()
 
+    def _refuse_several(self, command: Command) -> None:
+        """Say what the store can't do, before anything is begun."""
+        terms = command.who.terms if isinstance(command, Acquire) else PLAIN
+        if isinstance(command, AcquireAll):
+            feature = "several locks at once"
+        elif isinstance(command, OpenSession) or terms.session:
+            feature = "sessions"
+        elif terms.hierarchical:
+            feature = "hierarchical locks"
+        else:
+            return
+        raise NotSupported(f"the store {self.store.name} commits one lock at a time, and can't do {feature}")
+
     # --- waiting ---
 
     async def _acquire(self, command: Acquire | AcquireAll, wait_us: int, keep_us: int) -> Outcome:
+        if not self.limits.several:
+            self._refuse_several(command)
         settled = False
         waits = _parts(command)[0].wait
         deadline_us = self.clock.monotonic_us() + wait_us if waits else 0

@@ -26,13 +26,14 @@ from fencegate.core.commands import (
     SessionIs,
 )
 from fencegate.core.errors import FencegateError, OutcomeUnknown, StoreUnavailable
-from fencegate.core.model import Limits
-from fencegate.core.ports import Ambiguous, Conflict, Interval, Store, TooLate, Unavailable
+from fencegate.core.model import Limits, Record
+from fencegate.core.ports import Ambiguous, Conflict, Entry, Interval, Store, TooLate, Unavailable
 from fencegate.engine.attempt import Attempt, attempt
 from fencegate.engine.codec import RECENT, decode
 from fencegate.engine.fold import Fold, fold
 from fencegate.engine.known import ABSENT, Knowledge, Known
 from fencegate.engine.lane import Asked, Convoy, Lane
+from fencegate.engine.observed import Observed
 from fencegate.loop import running_loop
 
 TRIES = 12
@@ -58,6 +59,7 @@ class Lanes:
         self._noticed = noticed
         self._lanes: dict[str, Lane] = {}
         self.known = Knowledge()
+        self.observed = None if store.capabilities.clock else Observed(clock)
         self._slow: set[asyncio.Task[None]] = set()
         self._busy = 0
         self._idle = asyncio.Event()
@@ -147,7 +149,7 @@ class Lanes:
             if not result.writes:
                 self._slowly(lot, asked, self._settle(lot, asked, list(result.seen)))
                 return
-            trying = attempt(lot, result, now, self._clock.random_id(8), self._replica)
+            trying = self._attempt(lot, result, now)
             landing = asyncio.ensure_future(self._store.commit(trying.changes, trying.log, trying.not_after_us))
         except Exception as error:  # whatever it is, those who ask must hear of it, and the next ones be served
             self._give_up(lot, asked, error)
@@ -169,7 +171,7 @@ class Lanes:
             self._slowly(lot, asked, self._recover(lot, asked, trying, error))
             return
         try:
-            self._finish(lot, asked, trying.result, trying.after)
+            self._finish(lot, asked, trying.result, trying.after, trying)
         except Exception as failed:
             self._give_up(lot, asked, failed)
         self._go(lot[0])
@@ -200,7 +202,7 @@ class Lanes:
         try:
             if isinstance(error, Ambiguous):
                 await self._resolve(trying)
-                self._finish(lot, asked, trying.result, trying.after)
+                self._finish(lot, asked, trying.result, trying.after, trying)
                 return
             if not isinstance(error, Conflict | TooLate):
                 raise error
@@ -222,13 +224,13 @@ class Lanes:
             if not result.writes:
                 self._finish(lot, asked, result, fresh)
                 return
-            trying = attempt(lot, result, now, self._clock.random_id(8), self._replica)
+            trying = self._attempt(lot, result, now)
             with suppress(Conflict, TooLate):
                 try:
                     await self._store.commit(trying.changes, trying.log, trying.not_after_us)
                 except Ambiguous:
                     await self._resolve(trying)
-                self._finish(lot, asked, result, fresh | trying.after)
+                self._finish(lot, asked, result, fresh | trying.after, trying)
                 return
             self.known.forget(fresh)
             await asyncio.sleep(self._clock.jitter() * min(0.2, 0.002 * 2**number) if number else 0)
@@ -281,20 +283,50 @@ class Lanes:
         seen = {}
         for entry in entries:
             stored = found.get(entry)
-            seen[entry] = Known(stored.version, *decode(entry, stored.value)) if stored is not None else ABSENT
+            seen[entry] = self._read(entry, stored) if stored is not None else ABSENT
         return seen
 
+    def _read(self, entry: str, stored: Entry) -> Known:
+        record, commits, written_us = decode(entry, stored.value)
+        if self.observed is not None:
+            record = self.observed.here(entry, stored.version, record, written_us)
+        return Known(stored.version, record, commits)
+
+    def _attempt(self, lot: Lot, result: Fold, now: Interval) -> Attempt:
+        watched = self.observed is not None
+        return attempt(lot, result, now, self._clock.random_id(8), self._replica, watched=watched)
+
+    async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Record]]:
+        """Entries by name, decoded."""
+        try:
+            rows = await self._store.scan(prefix, after, limit)
+        except Unavailable as error:
+            raise StoreUnavailable(str(error)) from None
+        read = [(entry, self._read(entry, stored).record) for entry, stored in rows]
+        return [(entry, record) for entry, record in read if record is not None]
+
     def now(self) -> Interval:
-        interval = self._store.now()
+        """The time that records are judged by: the store's, or ours where it has none."""
+        try:
+            interval = self._store.now()
+        except Unavailable as error:
+            raise StoreUnavailable(str(error)) from None
+        if self.observed is not None:
+            return self.observed.now()
         if interval is None:
-            raise StoreUnavailable(f"the store {self._store.name} has no clock, and this replica can't stand in for it")
+            raise StoreUnavailable(f"the store {self._store.name} can't tell the time")
         return interval
 
     # --- answers ---
 
-    def _finish(self, lot: Lot, asked: list[Asked], result: Fold, learnt: dict[str, Known]) -> None:
+    def _finish(
+        self, lot: Lot, asked: list[Asked], result: Fold, learnt: dict[str, Known], landed: Attempt | None = None
+    ) -> None:
         for entry, known in learnt.items():
             self.known.learn(entry, known)
+        if self.observed is not None and landed is not None:
+            for entry in landed.after:
+                self.observed.saw(entry, landed.commit_id, landed.written_us)
         self._answer(lot, asked, result.outcomes)
         if result.heard:
             for lane in lot:
@@ -333,8 +365,9 @@ class Lanes:
         """Nobody is told that they hold a lease that ran out while it was being committed."""
         end_us = _ends_us(outcome)
         if end_us is not None:
-            now = self._store.now()
-            if now is None:
+            try:
+                now = self.now()
+            except StoreUnavailable:
                 return Refused(OutcomeUnknown("the store can't tell the time; repeat with the same requestId"))
             if end_us <= now.latest:
                 return Refused(

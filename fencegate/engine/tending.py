@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from fencegate.clock import Clock
@@ -32,8 +33,8 @@ from fencegate.core.model import (
     lock_entry,
     members_of,
 )
-from fencegate.core.ports import Store, Unavailable
-from fencegate.engine.codec import decode, decode_line
+from fencegate.core.ports import LogEntry, Store, Unavailable
+from fencegate.engine.codec import decode_line
 from fencegate.engine.fold import Fold
 from fencegate.engine.lane import Lane, is_final
 from fencegate.engine.lanes import Lanes
@@ -43,6 +44,7 @@ from fencegate.loop import running_loop
 
 LOOK_AGAIN_US = 1_000_000
 SWEEP_EVERY_S = 300.0
+SWEEP_PAUSE_S = 5.0
 PAGE = 500
 FREED_AT_ONCE = 64
 
@@ -63,6 +65,7 @@ class Tending:
         self._work: set[asyncio.Task[None]] = set()
         self._freeing: dict[str, asyncio.Task[None]] = {}
         self._watches: list[asyncio.Task[None]] = []
+        self._look_over = asyncio.Event()
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -95,20 +98,14 @@ class Tending:
             for entry in command.at:
                 self._look_again(entry)
 
-    async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Record]]:
-        """Entries by name, decoded."""
-        try:
-            rows = await self._store.scan(prefix, after, limit)
-        except Unavailable as error:
-            raise StoreUnavailable(str(error)) from None
-        return [(entry, decode(entry, value)[0]) for entry, (_, value) in rows]
-
     # --- time ---
 
     def _now_us(self) -> int:
         """By the store's clock, since that is what leases end by; if ours were ahead, we would ask all the time."""
-        now = self._store.now()
-        return self._clock.now_us() if now is None else now.earliest
+        try:
+            return self.lanes.now().earliest
+        except StoreUnavailable:
+            return self._clock.now_us()
 
     def _look_again(self, entry: str) -> None:
         self._alarms.set(entry, self._now_us() + LOOK_AGAIN_US)
@@ -196,7 +193,9 @@ class Tending:
                     if changes.reset or missed:
                         missed = False
                         self._wake_all()
+                        self._look_over.set()
                         continue
+                    self._observe(changes.entries)
                     for entry in {line.key for line in changes.entries if self._is_foreign(line.key, line.event)}:
                         self._changed_elsewhere(entry.removeprefix(LOCKS))
             except Unavailable as error:
@@ -207,7 +206,16 @@ class Tending:
                     return
             await asyncio.sleep(0.2)
 
+    def _observe(self, lines: Sequence[LogEntry]) -> None:
+        """Count from now, where leases end by being watched."""
+        if self.lanes.observed is not None:
+            for line in lines:
+                if version := decode_line(line.event).version:
+                    self.lanes.observed.saw(line.key, version)
+
     def _is_foreign(self, entry: str, line: bytes) -> bool:
+        if not entry.startswith(LOCKS):
+            return False
         lane = self.lanes.get(entry)
         concerns = self.wakes or (lane is not None and lane.waiting)
         return bool(concerns) and decode_line(line).replica != self._replica
@@ -248,7 +256,7 @@ class Tending:
         prefix = members_of(session_id)
         after = ""
         try:
-            while page := await self.scan(prefix, after, PAGE):
+            while page := await self.lanes.scan(prefix, after, PAGE):
                 drops = [_drop(entry, record) for entry, record in page if isinstance(record, Member)]
                 for start in range(0, len(drops), FREED_AT_ONCE):
                     futures: list[asyncio.Future[Outcome]] = [
@@ -273,16 +281,29 @@ class Tending:
                 await self._sweep_over(SESSIONS)
             except FencegateError as error:
                 log.warning("the sweep over the locks failed: %s", error)
+            await self._until_next_sweep()
+
+    async def _until_next_sweep(self) -> None:
+        """Wait; or look over everything soon, when lines were missed that we would count from."""
+        if self.lanes.observed is None:
             await asyncio.sleep(SWEEP_EVERY_S)
+            return
+        await asyncio.sleep(SWEEP_PAUSE_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SWEEP_EVERY_S):
+                await self._look_over.wait()
+        self._look_over.clear()
 
     async def _sweep_over(self, prefix: str) -> None:
         after = ""
-        while page := await self.scan(prefix, after, PAGE):
+        while page := await self.lanes.scan(prefix, after, PAGE):
             for entry, record in page:
                 if isinstance(record, Session):
                     await self._sweep_session(entry, record)
                 elif isinstance(record, LockRecord):
                     self._set_alarm(entry, record)
+                    if not self._limits.forgets:
+                        continue
                     if record.touched_us + self._limits.idle_us < self.lanes.now().earliest and not record.holds:
                         await self.quietly(Forget(entry.removeprefix(LOCKS)))
             after = page[-1][0]
@@ -292,7 +313,7 @@ class Tending:
         session_id = entry.removeprefix(SESSIONS)
         if session.ended is None:
             self._set_alarm(entry, session)
-        elif await self.scan(members_of(session_id), "", 1):
+        elif await self.lanes.scan(members_of(session_id), "", 1):
             await self.free(session_id)
         elif session.ended_us + self._limits.retention_us < self.lanes.now().earliest:
             await self.quietly(ForgetSession(session_id))

@@ -69,7 +69,7 @@ class Application:
         """Open what the role needs; close it in the opposite order."""
         async with AsyncExitStack() as stack:
             if self._settings.role != "gateway":
-                store = open_store(self._settings.store, self._clock)
+                store = await open_store(self._settings.store, self._clock)
                 stack.push_async_callback(close_store, store)
                 wanted = self._settings.locks
                 self._engine = Engine(store, self._clock, Limits(max_waiters=wanted.max_waiters))

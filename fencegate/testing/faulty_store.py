@@ -9,7 +9,18 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from fencegate.clock import ManualClock
-from fencegate.core.ports import Ambiguous, Change, Changes, Conflict, Entry, Interval, Store, TooLate, Unavailable
+from fencegate.core.ports import (
+    Ambiguous,
+    Change,
+    Changes,
+    Conflict,
+    Entry,
+    Finding,
+    Interval,
+    Store,
+    TooLate,
+    Unavailable,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +62,12 @@ class FaultyStore:
         self.commits = 0
         self.name = store.name
         self.capabilities = store.capabilities
+
+    async def open(self) -> None:
+        """The real store was opened by whoever gave it."""
+
+    async def inspect(self) -> Sequence[Finding]:
+        return await self._store.inspect()
 
     async def load(self, keys: Sequence[str]) -> Mapping[str, Entry]:
         await self._delay()

@@ -108,7 +108,9 @@ class TermsSuite:
             told = await one.run(Renew("k", hold.who.lock_token))
             assert isinstance(told, Renewed)
             assert told.revoked is not None
-            assert (told.revoked.reason, told.revoked.at_us) == ("deploy", revoking.at_us)
+            assert told.revoked.reason == "deploy"
+            # Without a clock of the store's, it is later by the time that the news took.
+            assert 0 <= told.revoked.at_us - revoking.at_us <= (0 if store.capabilities.clock else 10_000_000)
             assert (await soon(waiting)).granted_us >= revoking.at_us
             with pytest.raises(LockExpired):
                 await Caller(one, "A").renew("k", hold)

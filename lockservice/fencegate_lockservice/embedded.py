@@ -45,7 +45,7 @@ class EmbeddedApi(LockApi):
 async def open_api(url: str, clock: Clock = SYSTEM) -> EmbeddedApi:
     """Open the store behind `url` (shared within the process) and an engine of its own over it, in this event loop."""
     settings = LockSettings.of(None, setting)
-    store = open_store(url, clock)
+    store = await open_store(url, clock)
     engine = Engine(store, clock, Limits(max_waiters=settings.max_waiters))
     await engine.start()
     return EmbeddedApi(engine, store, settings)

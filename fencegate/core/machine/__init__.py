@@ -53,6 +53,7 @@ from fencegate.core.machine import rules, sessions, several
 from fencegate.core.machine.lock import LockTurn
 from fencegate.core.machine.looking import Below, live_holds, live_session, look_below, sessions_of, waiting, wakes_at
 from fencegate.core.machine.refusals import free, held_below
+from fencegate.core.machine.shifting import shifted
 from fencegate.core.machine.turn import Missing, Turn
 from fencegate.core.model import DEFAULT_LIMITS, Limits, Record
 from fencegate.core.ports import Interval
@@ -65,6 +66,7 @@ __all__ = [
     "live_session",
     "look_below",
     "sessions_of",
+    "shifted",
     "transition",
     "waiting",
     "wakes_at",

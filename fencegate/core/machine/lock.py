@@ -108,7 +108,7 @@ class LockTurn:
 
     def _above(self) -> Iterator[LockRecord]:
         """The records of the locks above this one. Whoever is granted this lock compares them all."""
-        if "/" not in self.lock_key:
+        if "/" not in self.lock_key or not self.limits.several:
             return
         entries = [lock_entry(lock_key) for lock_key in ancestors(self.lock_key)]
         self.turn.require(entries)
@@ -160,6 +160,8 @@ class LockTurn:
 
     @property
     def floor(self) -> int:
+        if not self.limits.forgets:
+            return 0
         found = self.turn.read(floor_entry(self.lock_key))
         return found.token if isinstance(found, Floor) else 0
 

@@ -335,7 +335,8 @@ def forget(lock: LockTurn, command: Forget) -> Outcome:
     record = lock.record
     busy = record.holds or record.offer is not None or record.queue or lock.changed
     closed = record.closed_until_us > lock.now.earliest
-    if not record.last_token or busy or closed or record.touched_us + lock.limits.idle_us > lock.now.earliest:
+    idle = record.touched_us + lock.limits.idle_us <= lock.now.earliest
+    if not lock.limits.forgets or not record.last_token or busy or closed or not idle:
         return Nothing()
     floor = lock.floor
     lock.turn.writes[lock_entry(command.lock_key)] = None

@@ -1,5 +1,6 @@
 """Stores, chosen by URL. Each is imported only when it is used."""
 
+import importlib
 import os
 import threading
 from pathlib import Path
@@ -8,17 +9,52 @@ from fencegate.clock import SYSTEM, Clock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Store
 
-SUPPORTED = ("sqlite:///PATH", "memory://")
+SUPPORTED = (
+    "sqlite:///PATH",
+    "redis://HOST:PORT/DB",
+    "postgresql://USER@HOST/DATABASE",
+    "mysql://USER@HOST/DATABASE",
+    "etcd://A:PORT,B:PORT,C:PORT",
+    "zookeeper://A:PORT,B:PORT,C:PORT",
+    "redlock://A:PORT,B:PORT,C:PORT,D:PORT,E:PORT",
+    "memory://",
+)
+_MODULES = {
+    "redis": "redis",
+    "rediss": "redis",
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+    "etcd": "etcd",
+    "etcds": "etcd",
+    "zookeeper": "zookeeper",
+    "redlock": "redlock",
+}
+"""The module of `stores` that keeps locks behind a URL of this scheme; it has a `make_store(url, clock)`."""
+_EXTRAS = {"redlock": "redis"}
 
 _shared: dict[str, tuple[Store, int]] = {}
 _mutex = threading.Lock()
 
 
-def open_store(url: str, clock: Clock = SYSTEM) -> Store:
-    """The store behind `url`. Within a process one URL is one store; let go of it with `close_store`."""
+async def open_store(url: str, clock: Clock = SYSTEM) -> Store:
+    """The store behind `url`, reached for the first time. Let go of it with `close_store`.
+
+    An embedded one is one store within a process; one on a server is a connection of whoever opens it.
+    """
+    scheme = url.partition("://")[0]
+    if scheme in _MODULES:
+        store = _make(scheme, url, clock)
+        try:
+            await store.open()
+        except BaseException:
+            await store.close()
+            raise
+        return store
     name = _canonical(url)
     with _mutex:
-        store, users = _shared.get(name) or (_make(name, clock), 0)
+        store, users = _shared.get(name) or (_make_embedded(name, clock), 0)
         _shared[name] = (store, users + 1)
         return store
 
@@ -46,7 +82,21 @@ def _canonical(url: str) -> str:
     raise UnsafeConfiguration(f"a store {scheme[:32]!r} is not supported; use one of {', '.join(SUPPORTED)}")
 
 
-def _make(url: str, clock: Clock) -> Store:
+def _make(scheme: str, url: str, clock: Clock) -> Store:
+    module = _MODULES[scheme]
+    try:
+        found = importlib.import_module(f"{__name__}.{module}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("fencegate"):
+            raise
+        raise UnsafeConfiguration(
+            f"a store {scheme!r} needs {error.name}: pip install 'fencegate[{_EXTRAS.get(module, module)}]'"
+        ) from None
+    store: Store = found.make_store(url, clock)
+    return store
+
+
+def _make_embedded(url: str, clock: Clock) -> Store:
     if url.startswith("memory://"):
         from fencegate_lockservice.stores.memory import MemoryStore
 

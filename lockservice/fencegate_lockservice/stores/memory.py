@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from itertools import islice
 
 from fencegate.clock import SYSTEM, Clock
-from fencegate.core.ports import Capabilities, Change, Changes, Conflict, Entry, Interval, LogEntry, TooLate
+from fencegate.core.ports import Capabilities, Change, Changes, Conflict, Entry, Finding, Interval, LogEntry, TooLate
 from fencegate.feed import Feed
 
 
@@ -25,6 +25,12 @@ class MemoryStore:
         self._keep: dict[str, int] = {}
         self._times: list[tuple[int, str]] = []
         self._feed = Feed(0, self._read_log)
+
+    async def open(self) -> None:
+        """It is there."""
+
+    async def inspect(self) -> Sequence[Finding]:
+        return [Finding("warning", "locks are gone when the process ends", "use it to try things out")]
 
     async def load(self, keys: Sequence[str]) -> Mapping[str, Entry]:
         with self._mutex:

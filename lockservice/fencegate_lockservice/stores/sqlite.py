@@ -23,6 +23,7 @@ from fencegate.core.ports import (
     Changes,
     Conflict,
     Entry,
+    Finding,
     Interval,
     LogEntry,
     TooLate,
@@ -96,6 +97,15 @@ class SqliteStore:
         self._feed = Feed(self._line.revision, self._read_log)
 
     # --- the contract ---
+
+    async def open(self) -> None:
+        """It was opened as it was made: the file must be ours before anybody else asks for it."""
+
+    async def inspect(self) -> Sequence[Finding]:
+        return [
+            Finding("fine", "every commit is flushed before it is answered (WAL, synchronous=FULL)"),
+            Finding("fine", "one process serves these locks; a second one is refused"),
+        ]
 
     async def load(self, keys: Sequence[str]) -> Mapping[str, Entry]:
         rows = await self._ask(Load(list(keys)))

@@ -1,0 +1,80 @@
+"""The change log of a store that several processes write to: read by one task, told to all who follow it here."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from fencegate.core.ports import Changes, LogEntry, Unavailable
+from fencegate.feed import Feed, ReadLog
+
+AGAIN_AFTER_S = 0.2
+CATCH_UP_WITHIN_S = 10.0
+
+log = logging.getLogger("fencegate.store")
+
+Tail = Callable[[int], AsyncIterator[Sequence[LogEntry] | None]]
+"""Lines after a revision as they come, whole revisions in order, for ever; None when those were compacted. It raises
+Unavailable when the connection breaks, and is called again from where the feed stands."""
+Newest = Callable[[], Awaitable[int]]
+"""Asks the store for the newest revision that can be read, and none below it can still be committed."""
+
+
+class Following:
+    """Keeps a `Feed` up with the store's own log, in the event loop that opened the store."""
+
+    def __init__(self, tail: Tail, newest: Newest, read_log: ReadLog) -> None:
+        self._tail = tail
+        self._newest = newest
+        self._feed = Feed(0, read_log)
+        self._moved = asyncio.Condition()
+        self._reading: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """Begin with what is newest now."""
+        self._feed.lost(await self._newest())
+        self._reading = asyncio.get_running_loop().create_task(self._read())
+
+    async def changes(self, since: int | None) -> AsyncGenerator[Changes, None]:
+        """What `Store.changes` promises: the first answer knows of all that was committed before it was asked for."""
+        await self._caught_up()
+        async for changes in self._feed.follow(since):
+            yield changes
+            if self._closed:
+                raise Unavailable("the store is closed")
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._reading is not None:
+            self._reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._reading
+        async with self._moved:
+            self._moved.notify_all()
+
+    async def _caught_up(self) -> None:
+        newest = await self._newest()
+        try:
+            async with asyncio.timeout(CATCH_UP_WITHIN_S), self._moved:
+                await self._moved.wait_for(lambda: self._closed or self._feed.revision >= newest)
+        except TimeoutError:
+            raise Unavailable("the change log of the store can't be read") from None
+        if self._closed:
+            raise Unavailable("the store is closed")
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                async for lines in self._tail(self._feed.revision):
+                    if lines is None:
+                        self._feed.lost(await self._newest())
+                    else:
+                        self._feed.publish(lines)
+                    async with self._moved:
+                        self._moved.notify_all()
+            except Unavailable as error:
+                log.warning("the change log can't be read: %s", error)
+            except Exception:  # it must not end, or nobody here would hear of anything again
+                log.exception("the change log can't be read")
+            await asyncio.sleep(AGAIN_AFTER_S)

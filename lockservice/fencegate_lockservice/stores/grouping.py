@@ -1,0 +1,89 @@
+"""Group commit: what arrives while one group is under way goes out together in the next."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from fencegate.core.ports import Unavailable
+from fencegate.loop import running_loop
+
+Item = TypeVar("Item")
+
+
+class Waiting(Generic[Item]):
+    """An item on its way, and where its result is awaited."""
+
+    __slots__ = ("future", "item")
+
+    def __init__(self, item: Item, future: "asyncio.Future[None]") -> None:
+        self.item = item
+        self.future = future
+
+    def done(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def failed(self, error: BaseException) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+Send = Callable[[Sequence[Waiting[Item]]], Awaitable[None]]
+"""Carries out a group and settles each of it. What it leaves unsettled, or raises, is told to those that remain."""
+
+
+class Groups(Generic[Item]):
+    """Gathers items and sends them in groups of at most `size`, at most `at_once` groups at a time."""
+
+    def __init__(self, send: Send[Item], *, size: int = 128, at_once: int = 1) -> None:
+        self._send = send
+        self._size = size
+        self._at_once = at_once
+        self._gathered: list[Waiting[Item]] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._starting = False
+        self._closed = False
+
+    def add(self, item: Item) -> "asyncio.Future[None]":
+        """Have it sent with the next group; all that come in this turn of the event loop go together."""
+        loop = running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        if self._closed:
+            future.set_exception(Unavailable("the store is closed"))
+            return future
+        self._gathered.append(Waiting(item, future))
+        if not self._starting and len(self._under_way) < self._at_once:
+            self._starting = True
+            loop.call_soon(self._start)
+        return future
+
+    def _start(self) -> None:
+        self._starting = False
+        while self._gathered and len(self._under_way) < self._at_once:
+            group, self._gathered = self._gathered[: self._size], self._gathered[self._size :]
+            task = running_loop().create_task(self._carry(group))
+            self._under_way.add(task)
+
+    async def _carry(self, group: Sequence[Waiting[Item]]) -> None:
+        error: BaseException = Unavailable("the store left this unanswered")
+        try:
+            await self._send(group)
+        except asyncio.CancelledError:
+            error = Unavailable("the store was closed")
+            raise
+        except Exception as failed:
+            error = failed
+        finally:
+            for waiting in group:
+                waiting.failed(error)
+            task = asyncio.current_task()
+            assert task is not None
+            self._under_way.discard(task)
+            self._start()
+
+    async def close(self) -> None:
+        """Take nothing more, and return when all that was taken is settled."""
+        self._closed = True
+        self._start()
+        while self._under_way:
+            await asyncio.wait(self._under_way)

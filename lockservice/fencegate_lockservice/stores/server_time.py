@@ -1,0 +1,68 @@
+"""The time of a server, as far as its answers tell: an interval, which the next answer narrows.
+
+An answer that was asked for at `sent` and came at `heard`, and says that it was `at` on the server then, means that
+the server's clock is between `at - heard` and `at - sent` ahead of ours. Two clocks drift apart, so what is known wears
+out. A server whose clock was set is believed at once.
+"""
+
+from fencegate.clock import Clock
+from fencegate.core.ports import Interval, Unavailable
+
+DRIFT_PPM = 200
+MAX_OFF_US = 10_000_000
+STALE_US = 60_000_000
+
+
+class ServerTime:
+    """See the head of this file. `server` names it in what is said of it."""
+
+    def __init__(self, clock: Clock, server: str) -> None:
+        self._clock = clock
+        self._server = server
+        self._low_us = 0
+        self._high_us = 0
+        self._known_us: int | None = None
+
+    def heard(self, sent_us: int, at_us: int) -> None:
+        """The server said that it is `at_us`, in an answer to what was sent at `sent_us` of our monotonic clock."""
+        heard_us = self._clock.monotonic_us()
+        low_us, high_us = at_us - heard_us, at_us - sent_us
+        if self._known_us is not None:
+            worn_us = self._worn_us(heard_us)
+            narrowed = max(low_us, self._low_us - worn_us), min(high_us, self._high_us + worn_us)
+            if narrowed[0] <= narrowed[1]:
+                low_us, high_us = narrowed
+        self._low_us, self._high_us, self._known_us = low_us, high_us, heard_us
+
+    def forget(self) -> None:
+        """Another server may answer from now on: what is known of the last one's clock says nothing."""
+        self._known_us = None
+
+    def is_stale(self) -> bool:
+        """Whether it is time to ask again."""
+        return self._known_us is None or self._clock.monotonic_us() - self._known_us > STALE_US // 4
+
+    def now(self) -> Interval:
+        """The server's time. Unavailable while it can't be known, or when the two clocks are far apart."""
+        now_us = self._clock.monotonic_us()
+        if self._known_us is None or now_us - self._known_us > STALE_US:
+            raise Unavailable(f"{self._server} has not said what time it is")
+        worn_us = self._worn_us(now_us)
+        interval = Interval(now_us + self._low_us - worn_us, now_us + self._high_us + worn_us)
+        off_us = (interval.earliest + interval.latest) // 2 - self._clock.now_us()
+        if abs(off_us) > MAX_OFF_US:
+            raise Unavailable(clocks_differ(self._server, off_us))
+        return interval
+
+    def _worn_us(self, now_us: int) -> int:
+        assert self._known_us is not None
+        return (now_us - self._known_us) * DRIFT_PPM // 1_000_000
+
+
+def clocks_differ(server: str, off_us: int) -> str:
+    """What is said when a replica refuses to work because of its clock, or the store's."""
+    which = "ahead of" if off_us > 0 else "behind"
+    return (
+        f"the clock of {server} is {abs(off_us) / 1_000_000:.1f} s {which} the clock of this lock service, and tokens"
+        f" follow the clock: nothing is granted until they agree within {MAX_OFF_US // 1_000_000} s (check NTP on both)"
+    )
