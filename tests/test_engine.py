@@ -11,8 +11,15 @@ from typing import Any
 import pytest
 
 from fencegate.clock import SYSTEM
-from fencegate.core.commands import Expire, ForceRelease
-from fencegate.core.errors import FencegateError, LockHeld, OutcomeUnknown, ShuttingDown, StoreUnavailable
+from fencegate.core.commands import Expire, ForceRelease, Release
+from fencegate.core.errors import (
+    FencegateError,
+    LockHeld,
+    OutcomeUnknown,
+    ShuttingDown,
+    StoreUnavailable,
+    TooManyWaiters,
+)
 from fencegate.core.model import (
     Claimant,
     Floor,
@@ -26,7 +33,7 @@ from fencegate.core.model import (
     floor_entry,
     lock_entry,
 )
-from fencegate.core.ports import Change, Interval
+from fencegate.core.ports import Change, Interval, Store
 from fencegate.engine import Engine
 from fencegate.engine import known as known_module
 from fencegate.engine import tending as tending_module
@@ -584,3 +591,45 @@ async def test_a_command_leaves_no_garbage_that_only_a_collection_would_find(sto
             assert gc.collect() < 100  # less than one object for each of them, whatever else goes on
         finally:
             gc.enable()
+
+
+class SmallValues(FaultyStore):
+    """A store that takes no value above so many bytes, and declares less."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.capabilities = replace(store.capabilities, max_value=6000)
+        self.largest = 0
+
+    async def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> None:
+        self.largest = max([self.largest, *(len(change.value or b"") for change in changes)])
+        await super().commit(changes, log, not_after_us)
+
+
+async def test_who_waits_beyond_what_the_store_keeps_for_one_lock_is_refused_and_the_others_are_served(
+    store: MemoryStore,
+) -> None:
+    small = SmallValues(store)
+    async with engines(small, limits=PATIENT) as (engine,):
+        callers = [Caller(engine, f"owner-{number}") for number in range(60)]
+        hold = await callers[0].acquire("k", ttl_s=60)
+        waits = [asyncio.ensure_future(caller.acquire("k", wait_s=60, ttl_s=60)) for caller in callers[1:]]
+        async with asyncio.timeout(60):
+            while True:  # those who came too late were refused, though all asked at once
+                refused = [wait for wait in waits if wait.done()]
+                standing = await callers[0].waiters("k")
+                if refused and len(standing) + len(refused) == len(waits):
+                    break
+                await asyncio.sleep(0.005)
+            assert standing
+            for wait in refused:
+                assert isinstance(wait.exception(), TooManyWaiters)
+            held = callers[0]
+            renewed = await held.renew("k", hold)
+            assert small.largest <= 6000 + 1000
+            await held.release("k", renewed)
+            for wait in waits:
+                if wait not in refused:
+                    got = await wait
+                    await callers[0].engine.run(Release("k", got.who.lock_token))
+            await callers[0].acquire("k")

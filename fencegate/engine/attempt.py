@@ -28,6 +28,8 @@ class Attempt:
     log: list[tuple[str, bytes]]
     not_after_us: int
     written_us: int
+    largest: int
+    """The bytes of the largest value."""
 
 
 def attempt(
@@ -52,9 +54,12 @@ def attempt(
         told = {name for name, _ in lines}
         moved = _moving(writes) if watched else _moved(lanes, writes)
         lines += [(name, encode_line(replica, None, version)) for name in moved if name not in told]
+    largest = max([len(change.value) for change in changes if change.value is not None], default=0)
     by_us = now.latest + LAND_WITHIN_US
     not_after_us = by_us if result.not_after_us is None else min(result.not_after_us, by_us)
-    return Attempt(result, entry, seen.get(entry, ABSENT), after, commit_id, changes, lines, not_after_us, written_us)
+    return Attempt(
+        result, entry, seen.get(entry, ABSENT), after, commit_id, changes, lines, not_after_us, written_us, largest
+    )
 
 
 def _moved(lanes: Sequence[Lane], writes: dict[str, Record | None]) -> list[str]:

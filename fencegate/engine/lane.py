@@ -60,7 +60,7 @@ def is_final(error: FencegateError) -> bool:
 class Lane:
     """See the head of this file. One commit is in flight at a time; what comes meanwhile is folded into the next."""
 
-    __slots__ = ("asked", "busy", "entry", "gate_is_next", "gates", "waiting")
+    __slots__ = ("alone", "asked", "busy", "entry", "gate_is_next", "gates", "waiting")
 
     def __init__(self, entry: str) -> None:
         self.entry = entry
@@ -71,13 +71,23 @@ class Lane:
         self.gates: deque[Convoy] = deque()
         """Commands about several entries that need this one next."""
         self.gate_is_next = False
+        self.alone = 0
+        """How many of those that were asked go one by one, each in a commit of its own."""
 
     def take(self) -> list[Asked]:
         """Everything that was asked meanwhile; renewals and releases first, for they must not come too late."""
+        if self.alone:
+            self.alone -= 1
+            return [self.asked.pop(0)]
         asked, self.asked = self.asked, []
         if len(asked) > 1:
             asked.sort(key=lambda item: not isinstance(item[0], Renew | Release | ForceRelease))
         return asked
+
+    def part(self, asked: list[Asked]) -> None:
+        """Ask again for each of these by itself: together they are too much."""
+        self.asked[:0] = asked
+        self.alone += len(asked)
 
 
 @dataclass(slots=True, eq=False)

@@ -25,7 +25,7 @@ from fencegate.core.commands import (
     RenewedAll,
     SessionIs,
 )
-from fencegate.core.errors import FencegateError, OutcomeUnknown, StoreUnavailable
+from fencegate.core.errors import FencegateError, OutcomeUnknown, StoreUnavailable, TooManyWaiters
 from fencegate.core.model import Limits, Record
 from fencegate.core.ports import Ambiguous, Conflict, Entry, Interval, Store, TooLate, Unavailable
 from fencegate.engine.attempt import Attempt, attempt
@@ -149,7 +149,7 @@ class Lanes:
             if not result.writes:
                 self._slowly(lot, asked, self._settle(lot, asked, list(result.seen)))
                 return
-            trying = self._attempt(lot, result, now)
+            trying = self._attempt(lot, asked, result, now)
             landing = asyncio.ensure_future(self._store.commit(trying.changes, trying.log, trying.not_after_us))
         except Exception as error:  # whatever it is, those who ask must hear of it, and the next ones be served
             self._give_up(lot, asked, error)
@@ -224,7 +224,7 @@ class Lanes:
             if not result.writes:
                 self._finish(lot, asked, result, fresh)
                 return
-            trying = self._attempt(lot, result, now)
+            trying = self._attempt(lot, asked, result, now)
             with suppress(Conflict, TooLate):
                 try:
                     await self._store.commit(trying.changes, trying.log, trying.not_after_us)
@@ -292,9 +292,14 @@ class Lanes:
             record = self.observed.here(entry, stored.version, record, written_us)
         return Known(stored.version, record, commits)
 
-    def _attempt(self, lot: Lot, result: Fold, now: Interval) -> Attempt:
+    def _attempt(self, lot: Lot, asked: list[Asked], result: Fold, now: Interval) -> Attempt:
         watched = self.observed is not None
-        return attempt(lot, result, now, self._clock.random_id(8), self._replica, watched=watched)
+        trying = attempt(lot, result, now, self._clock.random_id(8), self._replica, watched=watched)
+        most = self._store.capabilities.max_value
+        # Only who comes anew is refused: whatever lets others go on must find its way into the record.
+        if most and trying.largest > most and any(isinstance(command, Acquire | AcquireAll) for command, _ in asked):
+            raise _Oversized(f"what waits for this lock is more than the store {self._store.name} keeps for one")
+        return trying
 
     async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Record]]:
         """Entries by name, decoded."""
@@ -337,6 +342,9 @@ class Lanes:
             self._noticed(lane, result)
 
     def _give_up(self, lot: Lot, asked: list[Asked], error: BaseException) -> None:
+        if isinstance(error, _Oversized) and len(asked) > 1:
+            lot[0].part(asked)
+            return
         if isinstance(error, Unavailable):
             error = StoreUnavailable(str(error))
         elif not isinstance(error, FencegateError):
@@ -374,6 +382,10 @@ class Lanes:
                     OutcomeUnknown("the lease ran out before it was committed; repeat with the same requestId")
                 )
         return outcome
+
+
+class _Oversized(TooManyWaiters):
+    """The record would be larger than the store takes."""
 
 
 def _ends_us(outcome: Outcome) -> int | None:
