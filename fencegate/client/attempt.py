@@ -52,6 +52,12 @@ async def repeated(
     The pauses double, up to `longest_s`, and are spread, so that clients don't come in step. When to stop is for
     `again` to say: it knows the deadline, and the clock that this is on.
     """
+    try:
+        return await call()  # most succeed at once, and setting up what a repeat needs costs more than the call
+    except Exception as error:
+        if not stamina.is_active() or not again(error):
+            raise
+        failed = error
     retrying = stamina.AsyncRetryingCaller(
         attempts=None,
         timeout=None,
@@ -59,7 +65,17 @@ async def repeated(
         wait_max=longest_s,
         wait_jitter=min(_FIRST_PAUSE_S * 2, longest_s),
     )
-    return await retrying(again, call)
+    unreported: Exception | None = failed
+
+    async def after_a_pause() -> T:
+        """The failure that was seen above is told as the first of them, so that it is waited after, and logged."""
+        nonlocal unreported
+        if unreported is not None:
+            error, unreported = unreported, None
+            raise error
+        return await call()
+
+    return await retrying(again, after_a_pause)
 
 
 def worth_repeating(error: Exception) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fencegate.client.background import background
 from fencegate.client.life import LeaseState, Life
 from fencegate.client.renewal import keep
+from fencegate.client.rota import Rota
 from fencegate.client.transport import Transport, open_transport
 from fencegate.clock import Clock
 from fencegate.core.errors import FencegateError
@@ -47,7 +48,10 @@ class Connection:
         self.owner_id = owner_id or _own_name(clock)
         self._given_owner_id = owner_id
         self._transports: dict[asyncio.AbstractEventLoop, _LoopTransport] = {}
-        self._keepers: dict[Life, Future[None]] = {}
+        self._kept: dict[Life, None] = {}
+        self._keepers: dict[Life, asyncio.Task[None]] = {}
+        """What is being renewed by now, in the thread; the others wait for their time."""
+        self._rota = Rota(clock, self._begin)
         self._owed: set[Future[None]] = set()
         self._left_behind: list[object] = []
         self.watchers: weakref.WeakSet[Closable] = weakref.WeakSet()
@@ -77,19 +81,32 @@ class Connection:
 
     def keep(self, life: Life) -> None:
         """Renew this from now on."""
-        keeper = background().spawn(keep(life, self.transport, self.clock, self.timeout_s))
+        self._kept[life] = None
+        self._rota.join(life, background())
+
+    def _begin(self, life: Life) -> None:
+        """In the thread: the first renewal is due."""
+        keeper = asyncio.get_running_loop().create_task(keep(life, self.transport, self.clock, self.timeout_s))
         self._keepers[life] = keeper
-        keeper.add_done_callback(lambda _: self._keepers.pop(life, None))
+        keeper.add_done_callback(lambda _: self._end(life))
+        if life not in self._kept:  # looked at last: another thread may have let go of it just before
+            keeper.cancel()
+
+    def _end(self, life: Life) -> None:
+        self._keepers.pop(life, None)
+        self._kept.pop(life, None)
 
     def let_go(self, life: Life) -> None:
         """Renew this no more."""
+        self._kept.pop(life, None)
+        self._rota.leave(life)
         keeper = self._keepers.pop(life, None)
         if keeper is not None:
-            keeper.cancel()
+            keeper.get_loop().call_soon_threadsafe(keeper.cancel)
 
     def kept(self) -> list[Life]:
         """Leases, groups and sessions that are renewed now; what hangs on one of them is not named by itself."""
-        return list(self._keepers)
+        return list(self._kept)
 
     def owe(self, work: Work) -> None:
         """Have this done in the background, where no cancellation and no closing loop can reach it."""
@@ -125,8 +142,9 @@ class Connection:
 
     def _after_fork_in_child(self) -> None:
         # Kept, not dropped: their finalizers would act on connections and loops that are the parent's.
-        self._left_behind += [self._transports, self._keepers, self._owed]
-        self._transports, self._keepers, self._owed = {}, {}, set()
+        self._left_behind += [self._transports, self._kept, self._keepers, self._rota, self._owed]
+        self._transports, self._kept, self._keepers, self._owed = {}, {}, {}, set()
+        self._rota = Rota(self.clock, self._begin)
         suffix = self.clock.random_id(4)
         self.owner_id = f"{self._given_owner_id}:{suffix}" if self._given_owner_id else _own_name(self.clock)
 

@@ -63,6 +63,8 @@ class Handle(Generic[K]):
     async def acquire(self) -> K:
         """Get it, and have it renewed until `release`. LockHeld when it can't be had."""
         held = await self._holding.acquire()
+        if not self._reactions and self._connection.on_state is None:
+            return held
         teller = LoopTeller(asyncio.get_running_loop())
         follow(held, self._reactions, teller)
         for lease in held._leases():

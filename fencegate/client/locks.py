@@ -49,7 +49,8 @@ def connect(
     timeout: float = DEFAULT_TIMEOUT_S,
     on_state: Callable[[Lease, LeaseState], None] | None = None,
 ) -> "Locks":
-    """A client of the lock service at `url`, or of an embedded one (`sqlite:///…`, `memory://`).
+    """A client of the lock service at `url`, or of a store without one: `sqlite:///…`, `redis://…`, `postgresql://…`,
+    `mysql://…`, `etcd://…`, `zookeeper://…`, `redlock://…`, `memory://`; or `orders:=redis://a *=postgresql://b`.
 
     Fine at import time: nothing happens before the first use. `url` comes from `FENCEGATE_URL` by default; `timeout`
     is how many seconds a call may take, waiting for a lock apart. `on_state` is told each state of each lease, in the

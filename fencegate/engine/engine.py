@@ -221,6 +221,7 @@ class Engine:
             raise ShuttingDown("the lock service is stopping; ask again in a moment")
         poll = Poll(command, asyncio.get_running_loop().create_future())
         with ExitStack() as stack:
+            stack.enter_context(self._tending.listening())
             for part in _parts(command):  # before asking: no wake-up may be missed
                 stack.callback(self._stand(self._lanes.lane(lock_entry(part.lock_key)), part, poll))
                 if "/" in part.lock_key:
@@ -253,7 +254,7 @@ class Engine:
     async def _confirm(self, command: Acquire, pending: Hold, deadline_us: int, keep_us: int) -> Outcome | None:
         """Look below a pending hold until nobody is there, or the time is up; None when it is gone."""
         request = command.who.request
-        with self._tending.wakes.looking_below(command.lock_key) as changed:
+        with self._tending.listening(), self._tending.wakes.looking_below(command.lock_key) as changed:
             while True:
                 if self._stopping:
                     raise ShuttingDown("the lock service is stopping; ask again in a moment")

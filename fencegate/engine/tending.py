@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
 from fencegate.clock import Clock
@@ -33,7 +33,7 @@ from fencegate.core.model import (
     lock_entry,
     members_of,
 )
-from fencegate.core.ports import LogEntry, Store, Unavailable
+from fencegate.core.ports import Changes, LogEntry, Store, Unavailable
 from fencegate.engine.codec import decode_line
 from fencegate.engine.fold import Fold
 from fencegate.engine.lane import Lane, is_final
@@ -45,6 +45,7 @@ from fencegate.loop import running_loop
 LOOK_AGAIN_US = 1_000_000
 SWEEP_EVERY_S = 300.0
 SWEEP_PAUSE_S = 5.0
+LISTEN_ON_US = 5_000_000
 PAGE = 500
 FREED_AT_ONCE = 64
 
@@ -66,6 +67,9 @@ class Tending:
         self._freeing: dict[str, asyncio.Task[None]] = {}
         self._watches: list[asyncio.Task[None]] = []
         self._look_over = asyncio.Event()
+        self._listeners = 0
+        self._listening = asyncio.Event()
+        self._listened_us = 0
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -184,20 +188,34 @@ class Tending:
 
     # --- what was changed elsewhere ---
 
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While somebody here waits for what others do."""
+        self._listeners += 1
+        self._listening.set()
+        try:
+            yield
+        finally:
+            self._listeners -= 1
+            self._listened_us = self._clock.monotonic_us()
+
+    def _nobody_listens(self) -> bool:
+        """Whether the news concern nobody, and have not for a while. (Where leases end by being watched, they concern
+        us always.)"""
+        if self._listeners or self.lanes.observed is not None:
+            return False
+        return self._clock.monotonic_us() - self._listened_us > LISTEN_ON_US
+
     async def _follow(self) -> None:
-        """Hear what other replicas commit, and look at the locks that somebody here waits for."""
+        """Hear what other replicas commit, for as long as that concerns somebody here."""
         while True:
-            missed = True  # what happened before the first answer came
+            if self._nobody_listens():
+                self._listening.clear()
+                await self._listening.wait()
             try:
-                async for changes in self._store.changes(None):
-                    if changes.reset or missed:
-                        missed = False
-                        self._wake_all()
-                        self._look_over.set()
-                        continue
-                    self._observe(changes.entries)
-                    for entry in {line.key for line in changes.entries if self._is_foreign(line.key, line.event)}:
-                        self._changed_elsewhere(entry.removeprefix(LOCKS))
+                async with aclosing(self._store.changes(None)) as stream:
+                    await self._listen(stream)
+                continue
             except Unavailable as error:
                 log.warning("the change stream broke: %s", error)
             except Exception:  # go on, or nobody here would hear of anything again
@@ -205,6 +223,21 @@ class Tending:
                 if (task := asyncio.current_task()) is not None and task.cancelling():  # it broke as it was stopped
                     return
             await asyncio.sleep(0.2)
+
+    async def _listen(self, stream: AsyncGenerator[Changes, None]) -> None:
+        """Look at the locks that somebody here waits for, whenever others change them."""
+        missed = True  # what happened before the first answer came
+        async for changes in stream:
+            if self._nobody_listens():
+                return
+            if changes.reset or missed:
+                missed = False
+                self._wake_all()
+                self._look_over.set()
+                continue
+            self._observe(changes.entries)
+            for entry in {line.key for line in changes.entries if self._is_foreign(line.key, line.event)}:
+                self._changed_elsewhere(entry.removeprefix(LOCKS))
 
     def _observe(self, lines: Sequence[LogEntry]) -> None:
         """Count from now, where leases end by being watched."""

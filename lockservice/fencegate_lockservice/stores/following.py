@@ -1,15 +1,18 @@
-"""The change log of a store that several processes write to: read by one task, told to all who follow it here."""
+"""The change log of a store that several processes write to: read by one task, told to all who follow it here.
+
+It is read while somebody follows: whoever only takes free locks pays nothing for what others do.
+"""
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
 
 from fencegate.core.ports import Changes, LogEntry, Unavailable
 from fencegate.feed import Feed, ReadLog
 
 AGAIN_AFTER_S = 0.2
 CATCH_UP_WITHIN_S = 10.0
+LINGER_S = 5.0
 
 log = logging.getLogger("fencegate.store")
 
@@ -26,35 +29,60 @@ class Following:
     def __init__(self, tail: Tail, newest: Newest, read_log: ReadLog) -> None:
         self._tail = tail
         self._newest = newest
-        self._feed = Feed(0, read_log)
+        self._read_log = read_log
+        self._feed = Feed(0, self._read_told)
         self._moved = asyncio.Condition()
         self._reading: asyncio.Task[None] | None = None
+        self._followers = 0
+        self._stopping: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def start(self) -> None:
-        """Begin with what is newest now."""
-        self._feed.lost(await self._newest())
-        self._reading = asyncio.get_running_loop().create_task(self._read())
+        """See that the log can be read. It is followed when somebody asks."""
+        await self._newest()
 
     async def changes(self, since: int | None) -> AsyncGenerator[Changes, None]:
         """What `Store.changes` promises: the first answer knows of all that was committed before it was asked for."""
-        await self._caught_up()
-        async for changes in self._feed.follow(since):
-            yield changes
-            if self._closed:
-                raise Unavailable("the store is closed")
+        self._followers += 1
+        try:
+            await self._caught_up()
+            async for changes in self._feed.follow(since):
+                yield changes
+                if self._closed:
+                    raise Unavailable("the store is closed")
+        finally:
+            self._followers -= 1
+            if not self._followers and not self._closed:
+                if self._stopping is not None:
+                    self._stopping.cancel()
+                self._stopping = asyncio.get_running_loop().call_later(LINGER_S, self._stop_reading)
+
+    def _stop_reading(self) -> None:
+        """Nobody has followed for a while."""
+        if not self._followers and self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
 
     async def close(self) -> None:
         self._closed = True
+        if self._stopping is not None:
+            self._stopping.cancel()
         if self._reading is not None:
             self._reading.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._reading
+            await asyncio.wait([self._reading])
         async with self._moved:
             self._moved.notify_all()
 
+    async def _read_told(self, since: int, limit: int) -> Sequence[LogEntry] | None:
+        """Not beyond what the feed has been told of: whoever were ahead of it would be thought to be in the future."""
+        lines = await self._read_log(since, limit)
+        return None if lines is None else [line for line in lines if line.revision <= self._feed.revision]
+
     async def _caught_up(self) -> None:
         newest = await self._newest()
+        if self._reading is None and not self._closed:
+            self._feed.lost(newest)
+            self._reading = asyncio.get_running_loop().create_task(self._read())
         try:
             async with asyncio.timeout(CATCH_UP_WITHIN_S), self._moved:
                 await self._moved.wait_for(lambda: self._closed or self._feed.revision >= newest)
