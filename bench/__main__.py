@@ -17,10 +17,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import binaries, summary
+from bench import binaries, stores, summary
 from bench.arm import Arm, Sample
 from bench.embedded import EmbeddedLocks
 from bench.etcd import EtcdLocks
+from bench.library import Library
 from bench.server import NotServing
 from bench.summary import Goal
 
@@ -29,6 +30,16 @@ GOALS = (
     Goal("fencegate-32", "etcd-32", at_least=1.1),
     Goal("fencegate-hand-over-500", "fencegate-hand-over-5", at_most=3.0),
     Goal("fencegate-hand-over-5", "etcd-hand-over-5"),
+    Goal("fencegate-redis-32", "redis-py-32", at_least=2.0),
+    Goal("fencegate-redis-1", "redis-py-1", at_least=0.9),
+    Goal("fencegate-redis-sync-1", "redis-py-sync-1"),
+    Goal("fencegate-redis-sync-1", "python-redis-lock-1"),
+    Goal("fencegate-redis-hand-over-5", "python-redis-lock-hand-over-5", at_most=1.0),
+    Goal("fencegate-redis-sync-hand-over-5", "python-redis-lock-hand-over-5", at_most=1.0),
+    Goal("fencegate-etcd-32", "etcd-python-32", at_least=2.0),
+    Goal("fencegate-etcd-32", "etcd-32", at_least=1.0),
+    Goal("fencegate-zookeeper-32", "kazoo-32", at_least=1.5),
+    Goal("fencegate-postgres-32", "advisory-32"),
 )
 
 
@@ -53,7 +64,18 @@ def measurements() -> list[Measurement]:
     arms: list[Arm] = [etcd, fencegate]
     cycles = [Measurement(arm, clients) for clients in (1, 32) for arm in arms]
     hand_overs: list[tuple[Arm, int]] = [(etcd, 5), (fencegate, 5), (fencegate, 500)]
+    cycles += [Measurement(stores.ARMS[name], clients) for name, clients in stores.CYCLES]
+    hand_overs += [(stores.ARMS[name], waiters) for name, waiters in stores.HAND_OVERS]
     return cycles + [Measurement(arm, waiters, hand_over=True) for arm, waiters in hand_overs]
+
+
+def present(chosen: Sequence[Measurement]) -> list[Measurement]:
+    """Those whose server can be had here; of the others it is told why not."""
+    reasons = {one.arm.name: one.arm.missing for one in chosen if isinstance(one.arm, Library)}
+    for name, reason in reasons.items():
+        if reason is not None:
+            print(f"{name} is left out: {reason}", file=sys.stderr)
+    return [one for one in chosen if reasons.get(one.arm.name) is None]
 
 
 def measure(chosen: Sequence[Measurement], rounds: int, seconds: float) -> dict[str, list[Sample]]:
@@ -100,9 +122,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, so that the arms are stopped
-    chosen = [one for one in measurements() if one.name in arguments.only]
+    chosen = present([one for one in measurements() if one.name in arguments.only])
     try:
-        if any(not one.hand_over for one in chosen):
+        if any(not one.hand_over and not isinstance(one.arm, Library) for one in chosen):
             binaries.wrk()
         samples = measure(chosen, arguments.rounds, arguments.seconds)
     except binaries.Missing as missing:

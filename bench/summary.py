@@ -75,7 +75,7 @@ def measurable(samples: Samples, goals: Sequence[Goal]) -> list[Goal]:
 
 def cycles_table(samples: Samples) -> Table:
     table = Table(
-        title="Durable acquire + release over REST: medians of the rounds, latencies in ms",
+        title="Acquire + release: medians of the rounds, latencies in ms",
         title_justify="left",
         box=box.SIMPLE_HEAD,
     )
