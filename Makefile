@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench serve clean
+.PHONY: help demo test servers lint format bench serve clean
 
 help:           ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -15,7 +15,11 @@ demo: $(READY)  ## prove the point: a paused holder's write is refused
 	$(BIN)/fencegate demo --all
 
 test: $(READY)  ## the whole test suite
+	@$(BIN)/python tests/install_servers.py --in-ci
 	$(BIN)/python -m pytest -n 3 --dist worksteal
+
+servers: $(READY) ## install the Debian servers that tests need, as root (else those tests are skipped)
+	@$(BIN)/python tests/install_servers.py
 
 lint: $(READY)  ## style, types, import rules
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """What `fencegate serve` is told: by flags, then `FENCEGATE_…` variables, then a TOML file, then defaults."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -10,6 +10,7 @@ from fencegate.core.errors import UnsafeConfiguration
 from fencegate.env import setting
 from fencegate.gateway.resources import ResourceSettings
 from fencegate_lockservice.config import LockSettings
+from fencegate_lockservice.routes import Routes
 
 Role = Literal["all", "lockservice", "gateway"]
 DEFAULT_LISTEN = "127.0.0.1:7420"
@@ -22,16 +23,19 @@ class Settings:
     host: str
     port: int
     role: Role
-    store: str
+    store: Routes
+    """Where locks are kept."""
     resources: Mapping[str, ResourceSettings] = field(default_factory=dict)
     locks: LockSettings = field(default_factory=LockSettings)
+    folder: Path | None = None
+    """Where the resources are that there are by default; None when others were named."""
 
 
 def read(
     *,
     listen: str | None = None,
     role: str | None = None,
-    store: str | None = None,
+    store: Sequence[str] | None = None,
     data: Path | None = None,
     config: Path | None = None,
 ) -> Settings:
@@ -41,9 +45,25 @@ def read(
     host, port = _address(listen or setting("listen") or _text(table, "listen") or DEFAULT_LISTEN)
     chosen = _role(role or setting("role") or _text(table, "role") or "all")
     folder = (data or _path(setting("data")) or _path(_text(table, "data")) or DEFAULT_DATA).absolute()
-    url = store or setting("store") or _text(table, "store") or f"sqlite:///{folder / 'locks.db'}"
+    routes = _routes(store, table.get("store")) or Routes.of([f"sqlite:///{folder / 'locks.db'}"])
     locks = LockSettings.of(table.get("locks"), setting)
-    return Settings(host, port, chosen, url, _resources(table.get("resources"), folder), locks)
+    resources = _resources(table.get("resources"), folder)
+    return Settings(host, port, chosen, routes, resources, locks, folder if "resources" not in table else None)
+
+
+def _routes(flags: Sequence[str] | None, in_file: Any) -> Routes | None:
+    """From the flags, else the variable, else the file; routes of two of these are never mixed."""
+    if flags:
+        return Routes.of(flags)
+    if variable := setting("store"):
+        return Routes.in_text(variable)
+    if isinstance(in_file, str) and in_file:
+        return Routes.in_text(in_file)
+    if isinstance(in_file, Mapping):
+        return Routes.in_table(in_file)
+    if in_file:
+        raise UnsafeConfiguration("store: must be a URL, or a table of prefixes and URLs")
+    return None
 
 
 def _resources(tables: Any, folder: Path) -> dict[str, ResourceSettings]:

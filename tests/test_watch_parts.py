@@ -171,7 +171,7 @@ def app_over(store: Store, **limits: int) -> tuple[ThinApp, WatchRoutes]:
     async def nowhere(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError("not routed")
 
-    routes = WatchRoutes(store, SYSTEM, **limits)
+    routes = WatchRoutes(Watch(store), SYSTEM, **limits)
     return ThinApp(routes.route, nowhere), routes
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from fencegate.core.errors import InvalidInput
 from fencegate.web.json import dumps
@@ -23,6 +24,7 @@ from fencegate_demo.stage import Result, perform
 from fencegate_demo.trials.registry import USES
 from fencegate_demo.trials.stage import UseResult
 from fencegate_demo.trials.stage import perform as perform_uses
+from fencegate_lockservice.routes import is_routes
 
 
 def list_scenarios(as_json: bool) -> None:
@@ -52,9 +54,15 @@ def run(wanted: Wanted) -> int:
     """Run what was asked for, say what came of it, and leave nothing behind."""
     if wanted.report is not None and not wanted.report.absolute().parent.is_dir():
         raise InvalidInput("report", f"there is no folder {wanted.report.parent}")
+    if wanted.store is not None and is_routes(wanted.store):
+        raise InvalidInput(
+            "store", "must be the URL of one store, such as redis://HOST:PORT/DB; the demo needs no more"
+        )
     with tempfile.TemporaryDirectory(prefix="fencegate-demo-") as folder:
         plan = make_plan(wanted.scenario, wanted.store, wanted.resource, wanted.everything, Path(folder))
-        results = _perform(plan, wanted.store or f"sqlite:///{folder}/locks.db", Path(folder))
+        results, remarks = _perform(plan, wanted.store or f"sqlite:///{folder}/locks.db", Path(folder))
+    for remark in remarks:
+        Console(stderr=True).print(f"[yellow]note[/]  {escape(remark)}", highlight=False, soft_wrap=True)
     if wanted.report is not None:
         _write(wanted.report, report.page(results, plan.store))
     if wanted.json:
@@ -66,17 +74,19 @@ def run(wanted: Wanted) -> int:
     return 0 if all(result.proved for result in results) else 1
 
 
-def _perform(plan: Plan, store: str, folder: Path) -> list[Result | UseResult]:
-    async def performed() -> list[Result | UseResult]:
+def _perform(plan: Plan, store: str, folder: Path) -> tuple[list[Result | UseResult], list[str]]:
+    """What came of it, and what is to be said about the store."""
+
+    async def performed() -> tuple[list[Result | UseResult], list[str]]:
         # SIGTERM as Ctrl-C: what was started is continued, ended and cleaned up before we go.
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         with Watch(plan, Console(stderr=True)) as watch:
-            async with traceless(plan, store):
+            async with traceless(plan, store) as remarks:
                 scenarios = await perform(plan, store, folder, watch.heard) if plan.runs else []
                 uses = await perform_uses(plan.uses, store, folder, watch.heard_of_use) if plan.uses else []
-                return [*scenarios, *uses]
+            return [*scenarios, *uses], remarks
 
     try:
         return asyncio.run(performed())

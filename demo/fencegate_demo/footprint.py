@@ -7,58 +7,25 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, delete, func, inspect, select
 
-from fencegate.clock import SYSTEM
-from fencegate.core.model import DONE, LOCKS
-from fencegate.core.ports import Change, Store
 from fencegate_adapters.sql.tables import documents, fences, resources
 from fencegate_demo.plan import Plan, Trial
-from fencegate_lockservice.history_rows import HISTORY
-from fencegate_lockservice.stores import close_store, open_store
-
-PAGE = 500
-COMMIT_WITHIN_US = 10_000_000
+from fencegate_demo.store_footprint import traceless_store
 
 
 @asynccontextmanager
-async def traceless(plan: Plan, store: str) -> AsyncIterator[None]:
-    """Around the whole demo, processes and all."""
+async def traceless(plan: Plan, store: str) -> AsyncIterator[list[str]]:
+    """Around the whole demo, processes and all. Gives what is to be said about it, when it is over."""
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(_in_store(store, plan.prefix))
+        remarks: list[str] = []
+        if stack.enter_context(_file_of(store)):
+            await stack.enter_async_context(traceless_store(store, plan.prefix, remarks))
         by_url: dict[str, list[Trial]] = {}
         for trial in plan.trials:
             by_url.setdefault(trial.settings.url, []).append(trial)
         for url, trials in by_url.items():
             rows = trials[0].settings.kind == "rows"
             stack.enter_context(_in_database(url, trials) if rows else _in_folder(trials[0].settings.folder))
-        yield
-
-
-# --- the lock store --------------------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def _in_store(url: str, prefix: str) -> AsyncIterator[None]:
-    with _file_of(url) as keeps:
-        try:
-            yield
-        finally:
-            if keeps:
-                store = await open_store(url)
-                try:
-                    await _forget_locks(store, prefix)
-                finally:
-                    await close_store(store)
-
-
-async def _forget_locks(store: Store, prefix: str) -> None:
-    """Remove the records of our locks and their history. Tokens needn't be remembered: these names never come again."""
-    for entries in (LOCKS, DONE, HISTORY):
-        after = ""
-        while page := await store.scan(entries, after, PAGE):
-            after = page[-1][0]
-            ours = [Change(key, entry.version) for key, entry in page if f"{prefix}-" in key]
-            if ours:
-                await store.commit(ours, (), SYSTEM.now_us() + COMMIT_WITHIN_US)
+        yield remarks
 
 
 # --- resources -------------------------------------------------------------------------------------------------------

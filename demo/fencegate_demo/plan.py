@@ -1,6 +1,5 @@
 """What is going to be run: which scenarios and uses, over which resources, in two arms each, under names of its own."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from fencegate.gateway.resources import ResourceSettings
 from fencegate_demo.scenarios import SCENARIOS, Scenario
 from fencegate_demo.trials.registry import USES
 from fencegate_demo.trials.use import UseRun
+from fencegate_lockservice.routes import without_secrets
 
 Arm = Literal["fenced", "unfenced"]
 EMBEDDED = ("rows", "objects")
@@ -102,7 +102,3 @@ def _settings(name: str, resource: str, arm: str, folder: Path) -> ResourceSetti
 
 def _kind(resource: str) -> str:
     return "objects" if resource == "objects" or resource.startswith("file:") else "rows"
-
-
-def without_secrets(url: str) -> str:
-    return re.sub(r"//[^/@]*@", "//…@", url)

@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.markup import escape
 
-from fencegate.cli import demo, fence, history, locks, run, serve, watch
+from fencegate.cli import demo, doctor, fence, history, locks, run, serve, watch
 from fencegate.cli.options import err
 from fencegate.core.errors import (
     FencegateError,
@@ -32,6 +32,7 @@ app.command()(locks.status)
 app.command("force-release")(locks.force_release)
 app.command()(watch.watch)
 app.command()(history.history)
+app.command()(doctor.doctor)
 app.command()(demo.demo)
 app.add_typer(fence.app, name="fence")
 

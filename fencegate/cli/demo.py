@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from fencegate.cli.options import Json
+from fencegate.cli.options import STORES, Json
 
 
 def demo(
     scenario: Annotated[str | None, typer.Argument(help="One of those that --list shows; gc-pause by default.")] = None,
-    store: Annotated[str | None, typer.Option(help="A lock store of your own: sqlite:///PATH or memory://.")] = None,
+    store: Annotated[str | None, typer.Option(help=f"A lock store of your own: {STORES}.")] = None,
     resource: Annotated[
         str | None, typer.Option(help="rows (default), objects, or one of your own: sqlite:///PATH, file:///FOLDER.")
     ] = None,

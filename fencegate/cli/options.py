@@ -5,6 +5,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+STORES = "sqlite:///PATH, redis://, postgresql://, mysql://, etcd://, zookeeper://, redlock:// or memory://"
+
 out = Console()
 err = Console(stderr=True)
 

@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
-from fencegate.core.errors import UnsafeConfiguration
+from fencegate.cli.options import STORES
 
 
 def serve(
     listen: Annotated[str | None, typer.Option(help="HOST:PORT; loopback unless told otherwise.")] = None,
     role: Annotated[str | None, typer.Option(help="all, lockservice or gateway.")] = None,
-    store: Annotated[list[str] | None, typer.Option(help="Where locks are kept: sqlite:///PATH or memory://.")] = None,
+    store: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Where locks are kept: {STORES}. Several: PREFIX=URL for each, * for all other keys."),
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder for everything that is embedded.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings and resources.")] = None,
 ) -> None:
@@ -23,7 +26,5 @@ def serve(
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    if store and len(store) > 1:
-        raise UnsafeConfiguration("store: this version keeps all locks in one store; give --store once")
-    wanted = settings.read(listen=listen, role=role, store=store[0] if store else None, data=data, config=config)
+    wanted = settings.read(listen=listen, role=role, store=store, data=data, config=config)
     run(wanted, lambda line: print(line, flush=True))

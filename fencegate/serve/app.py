@@ -1,8 +1,9 @@
 """One ASGI app: the hot calls straight to their routes, and a FastAPI app for health and documentation."""
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -10,24 +11,20 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from fencegate.clock import SYSTEM, Clock
-from fencegate.core.errors import FencegateError, MethodNotAllowed, NotFound, StoreUnavailable
-from fencegate.core.model import Limits
-from fencegate.engine import Engine
+from fencegate.core.errors import FencegateError, MethodNotAllowed, NotFound, UnsafeConfiguration
 from fencegate.gateway import Gateway
 from fencegate.serve.page import PAGE
 from fencegate.settings import Settings
 from fencegate.web.asgi import App, Handler, Receive, Reply, Scope, Send, ThinApp
 from fencegate.web.problems import problem
 from fencegate_lockservice import openapi as lock_openapi
-from fencegate_lockservice.api import LockApi
-from fencegate_lockservice.history import History
 from fencegate_lockservice.history_http import HistoryRoutes
 from fencegate_lockservice.history_http import components as history_components
 from fencegate_lockservice.history_http import paths as history_paths
 from fencegate_lockservice.http import LockRoutes
+from fencegate_lockservice.opening import LockService, open_service
 from fencegate_lockservice.sse import WatchRoutes
 from fencegate_lockservice.sse import openapi_path as watch_openapi_path
-from fencegate_lockservice.stores import close_store, open_store
 
 _DESCRIPTION = "Leases, fencing tokens, and resources that refuse stale ones."
 
@@ -38,12 +35,15 @@ class Application:
     def __init__(self, settings: Settings, clock: Clock = SYSTEM) -> None:
         self._settings = settings
         self._clock = clock
-        self._engine: Engine | None = None
+        self._service: LockService | None = None
         self._locks: LockRoutes | None = None
         self._watch: WatchRoutes | None = None
         self._history: HistoryRoutes | None = None
         self._gateway: Gateway | None = None
         self._stopping = False
+        self.failure: FencegateError | None = None
+        """Why it can't go on; `on_failure` is called when that happens."""
+        self.on_failure: Callable[[], None] | None = None
         self._thin: App = ThinApp(self._route, self._documented())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,32 +69,34 @@ class Application:
         """Open what the role needs; close it in the opposite order."""
         async with AsyncExitStack() as stack:
             if self._settings.role != "gateway":
-                store = await open_store(self._settings.store, self._clock)
-                stack.push_async_callback(close_store, store)
-                wanted = self._settings.locks
-                self._engine = Engine(store, self._clock, Limits(max_waiters=wanted.max_waiters))
-                stack.push_async_callback(self._engine.close)
-                await self._engine.start()
-                self._locks = LockRoutes(LockApi(self._engine, wanted.lock_delay_us))
-                self._watch = WatchRoutes(store, self._clock)
-                history = History.over(self._engine, wanted.history_us)
-                history.start()
-                stack.push_async_callback(history.close)
-                self._history = HistoryRoutes(history)
+                service = await open_service(self._settings.store, self._settings.locks, self._clock, self._displaced)
+                stack.push_async_callback(service.close)
+                service.write_history()
+                self._service = service
+                self._locks = LockRoutes(service)
+                self._watch = WatchRoutes(service, self._clock)
+                self._history = HistoryRoutes(service)
             if self._settings.role != "lockservice":
+                _make(self._settings.folder)
                 gateway = Gateway(self._settings.resources, self._clock)
                 await gateway.open()
                 stack.push_async_callback(gateway.close)
                 self._gateway = gateway
             yield
 
+    def _displaced(self, why: str) -> None:
+        """Others may serve our locks from elsewhere by now: say so, and stop."""
+        self.failure = UnsafeConfiguration(f"store: {why}; start it again with the new routes")
+        if self.on_failure is not None:
+            self.on_failure()
+
     async def stop_waiting(self) -> None:
         """Say that we are going: unready, every stream ended, and every waiter sent away."""
         self._stopping = True
         if self._watch is not None:
             self._watch.stop()
-        if self._engine is not None:
-            await self._engine.stop_waiting()
+        if self._service is not None:
+            await self._service.stop_waiting()
 
     # --- what is not hot ---
 
@@ -110,11 +112,8 @@ class Application:
         @app.head("/readyz", include_in_schema=False)
         @app.get("/readyz", tags=["health"], responses={503: {"description": "Not ready: `detail` says why"}})
         async def readyz() -> Response:
-            """Whether it can serve: the store answers, and it is not stopping."""
-            reason = await self._not_ready()
-            if reason is None:
-                return JSONResponse({"status": "ready"})
-            return JSONResponse({"status": "unready", "detail": reason}, 503)
+            """Whether it can serve: the store answers, and it is not stopping. Of several stores one has to answer."""
+            return await self._readiness()
 
         @app.head("/", include_in_schema=False)
         @app.get("/", include_in_schema=False)
@@ -144,15 +143,25 @@ class Application:
             document["paths"] = {**document["paths"], **self._gateway.openapi_paths()}
         return document
 
-    async def _not_ready(self) -> str | None:
+    async def _readiness(self) -> Response:
         if self._stopping:
-            return "this server is stopping"
-        if self._engine is not None:
-            try:
-                await self._engine.look("fencegate:readyz")
-            except StoreUnavailable as error:
-                return error.detail
-        return None
+            return JSONResponse({"status": "unready", "detail": "this server is stopping"}, 503)
+        down = await self._service.unavailable() if self._service is not None else {}
+        if not down:
+            return JSONResponse({"status": "ready"})
+        if len(down) == len(self._settings.store.stores):
+            return JSONResponse({"status": "unready", "detail": "; ".join(down.values())}, 503)
+        # Without us nobody could use the locks in the stores that do answer.
+        return JSONResponse({"status": "ready", "detail": "; ".join(f"{name}: {why}" for name, why in down.items())})
+
+
+def _make(folder: Path | None) -> None:
+    """The lock store makes it too, but may be elsewhere."""
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UnsafeConfiguration(f"data: {folder} can't be made ({error.strerror}); give another --data") from None
 
 
 def _problem(error: FencegateError) -> Response:

@@ -74,8 +74,11 @@ async def _serve(settings: Settings, sock: socket.socket, say: Callable[[str], N
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+    app.on_failure = stop
     async with app.running():
         await server.serve(sockets=[sock])
+    if app.failure is not None:
+        raise app.failure
 
 
 def _announce(settings: Settings, sock: socket.socket, say: Callable[[str], None]) -> None:

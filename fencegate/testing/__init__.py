@@ -8,4 +8,5 @@ pytest.register_assert_rewrite(
     "fencegate.testing.store_life_suite",
     "fencegate.testing.change_log_suite",
     "fencegate.testing.engine_suite",
+    "fencegate.testing.fault_suite",
 )

@@ -14,7 +14,8 @@ MAX_LOCK_DELAY_US = 3_600_000_000
 MAX_WAITERS = 10_000
 
 _OFF = ("off", "none", "false")
-_KNOWN = ("history", "lock_delay", "max_waiters")
+_KNOWN = ("history", "lock_delay", "max_waiters", "allow_unsafe_store")
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
 _DEFAULT_HISTORY_US = 7 * DAY_US
@@ -30,6 +31,8 @@ class LockSettings:
     """The lock-delay of an acquire that names none."""
     max_waiters: int = DEFAULT_LIMITS.max_waiters
     """How many may wait for one lock."""
+    allow_unsafe_store: bool = False
+    """Whether a store is used whose settings were found to be unsafe."""
 
     @classmethod
     def of(cls, table: Any, variable: Callable[[str], str | None]) -> "LockSettings":
@@ -50,6 +53,7 @@ class LockSettings:
             history_us=_history_us(given("history")),
             lock_delay_us=_duration_us("locks.lock_delay", given("lock_delay"), 0, MAX_LOCK_DELAY_US),
             max_waiters=_max_waiters(given("max_waiters")),
+            allow_unsafe_store=_yes_or_no("locks.allow_unsafe_store", given("allow_unsafe_store")),
         )
 
 
@@ -69,6 +73,16 @@ def _duration_us(name: str, value: Any, default_us: int, most_us: int) -> int:
     if length_us > most_us:
         raise UnsafeConfiguration(f"{name}: must be at most {most_us // 1_000_000} seconds")
     return round(length_us)
+
+
+def _yes_or_no(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value is None or (isinstance(value, str) and value.lower() in _NO):
+        return False
+    if isinstance(value, str) and value.lower() in _YES:
+        return True
+    raise UnsafeConfiguration(f"{name}: must be true or false")
 
 
 def _max_waiters(value: Any) -> int:

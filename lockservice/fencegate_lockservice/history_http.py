@@ -1,21 +1,25 @@
 """`GET /v1/history` over HTTP, and its page in the documentation."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from fencegate.core.errors import InvalidInput, MethodNotAllowed
 from fencegate.web import Handler, Reply, Request, dumps
 from fencegate.web.asgi import query_params
-from fencegate_lockservice.history import DEFAULT_LIMIT, MAX_LIMIT, History
+from fencegate_lockservice.history import DEFAULT_LIMIT, MAX_LIMIT, Answer
 
 _PATH = b"/v1/history"
 _QUERY = frozenset({"lockKey", "limit", "cursor"})
 _NO_STORE = [(b"cache-control", b"no-store")]
 
 
+class HasHistory(Protocol):
+    async def history(self, lock_key: str, *, limit: int = ..., cursor: str = ...) -> Answer: ...
+
+
 class HistoryRoutes:
-    def __init__(self, history: History) -> None:
-        self._history = history
+    def __init__(self, locks: HasHistory) -> None:
+        self._locks = locks
 
     def route(self, method: str, path: bytes) -> Handler | None:
         if path != _PATH:
@@ -29,7 +33,7 @@ class HistoryRoutes:
         limit = asked.get("limit", str(DEFAULT_LIMIT))
         if not (limit.isascii() and limit.isdigit() and len(limit) <= 6):
             raise InvalidInput("limit", f"must be a whole number from 1 to {MAX_LIMIT}")
-        found = await self._history.of(asked["lockKey"], limit=int(limit), cursor=asked.get("cursor", ""))
+        found = await self._locks.history(asked["lockKey"], limit=int(limit), cursor=asked.get("cursor", ""))
         return Reply(200, dumps(found), _NO_STORE)
 
 
@@ -79,6 +83,7 @@ def paths() -> dict[str, Any]:
         "responses": {
             "200": {"description": "Done", "content": found},
             "422": {"description": "INVALID_…: names the parameter", **problem},
+            "501": {"description": "NOT_SUPPORTED_BY_STORE: the store keeps no history", **problem},
             "503": {"description": "STORE_UNAVAILABLE", **problem},
         },
     }

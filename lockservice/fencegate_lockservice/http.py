@@ -26,6 +26,9 @@ from fencegate_lockservice.bodies import (
     RenewSessionBody,
     StatusBody,
 )
+from fencegate_lockservice.routed import RoutedApi
+
+Api = LockApi | RoutedApi
 
 _LOCKS = b"/v1/locks"
 _BODIES: dict[bytes, type[Body]] = {
@@ -48,7 +51,7 @@ _JSON_GET = [(b"cache-control", b"no-store")]
 class LockRoutes:
     """Routes the lock calls of CONTRACT; everything else is somebody else's."""
 
-    def __init__(self, api: LockApi) -> None:
+    def __init__(self, api: Api) -> None:
         self._api = api
         self._sessions = SessionRoutes(api)
         self._calls: dict[bytes, Callable[[str, Any], Awaitable[Answer]]] = {
@@ -133,7 +136,7 @@ class LockRoutes:
 class SessionRoutes:
     """The calls about sessions, by what follows `/v1/sessions`."""
 
-    def __init__(self, api: LockApi) -> None:
+    def __init__(self, api: Api) -> None:
         self._api = api
 
     def route(self, method: str, path: bytes) -> Handler:

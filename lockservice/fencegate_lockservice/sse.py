@@ -8,15 +8,14 @@ a busy log costs a watcher some writes a second and not one for each event.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from fencegate.clock import Clock
 from fencegate.core.errors import InvalidInput, MethodNotAllowed, RateLimited, ShuttingDown
-from fencegate.core.ports import Store
 from fencegate.loop import running_loop
 from fencegate.web import Handler, Reply, Request
 from fencegate.web.asgi import query_params
-from fencegate_lockservice.watch import Batch, Wanted, Watch, place_of
+from fencegate_lockservice.watch import Batch, Wanted, place_of
 
 MAX_WATCHERS = 1000
 KEEP_ALIVE_US = 10_000_000
@@ -36,11 +35,15 @@ _CONTENT_TYPE = b"text/event-stream; charset=utf-8"
 _HEADERS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"), (b"connection", b"close")]
 
 
+class CanFollow(Protocol):
+    def follow(self, wanted: Wanted) -> AsyncGenerator[Batch, None]: ...
+
+
 class WatchRoutes:
     """Routes `/v1/watch`, and knows its open streams."""
 
-    def __init__(self, store: Store, clock: Clock, max_watchers: int = MAX_WATCHERS) -> None:
-        self._watch = Watch(store)
+    def __init__(self, watch: CanFollow, clock: Clock, max_watchers: int = MAX_WATCHERS) -> None:
+        self._watch = watch
         self._clock = clock
         self._max_watchers = max_watchers
         self._streams: set[_Stream] = set()
@@ -204,6 +207,7 @@ def openapi_path() -> dict[str, Any]:
             "200": {"description": "A stream", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
             "422": {"description": "INVALID_…: names the field"},
             "429": {"description": "RATE_LIMITED: too many watchers"},
+            "501": {"description": "NOT_SUPPORTED_BY_STORE: these locks are kept in several stores"},
             "503": {"description": "SHUTTING_DOWN"},
         },
     }

@@ -93,11 +93,14 @@ class Watch:
     async def follow(self, wanted: Wanted) -> AsyncGenerator[Batch, None]:
         """Everything that was wanted, for ever, once each and in order; the first batch says where it begins."""
         place = wanted.since
+        replays = self._store.capabilities.replays
         while True:
             try:
-                async with aclosing(self._store.changes(_whole_before(place))) as stream:
+                async with aclosing(self._store.changes(_whole_before(place) if replays else None)) as stream:
+                    lost = place is not None and not replays  # what came before can't be had again
                     async for changes in stream:
-                        told = _unseen(changes, place)
+                        told = None if lost else _unseen(changes, place)
+                        lost = False
                         place = changes.revision * LINES + LAST_LINE
                         if told is None:
                             yield Batch(place, [Told(place, RESET, "", _encode({"reason": _WHY_RESET}))])

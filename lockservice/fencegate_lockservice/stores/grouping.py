@@ -31,13 +31,18 @@ class Waiting(Generic[Item]):
 Send = Callable[[Sequence[Waiting[Item]]], Awaitable[None]]
 """Carries out a group and settles each of it. What it leaves unsettled, or raises, is told to those that remain."""
 
+Choose = Callable[[list[Waiting[Item]]], tuple[list[Waiting[Item]], list[Waiting[Item]]]]
+"""Parts what was gathered into the next group and the rest. A group may be empty while another is under way."""
+
 
 class Groups(Generic[Item]):
     """Gathers items and sends them in groups of at most `size`, at most `at_once` groups at a time."""
 
-    def __init__(self, send: Send[Item], *, size: int = 128, at_once: int = 1) -> None:
+    def __init__(
+        self, send: Send[Item], *, size: int = 128, at_once: int = 1, choose: Choose[Item] | None = None
+    ) -> None:
         self._send = send
-        self._size = size
+        self._choose: Choose[Item] = choose or (lambda gathered: (gathered[:size], gathered[size:]))
         self._at_once = at_once
         self._gathered: list[Waiting[Item]] = []
         self._under_way: set[asyncio.Task[None]] = set()
@@ -57,10 +62,19 @@ class Groups(Generic[Item]):
             loop.call_soon(self._start)
         return future
 
+    @staticmethod
+    def refuse(error: Exception) -> "asyncio.Future[None]":
+        """The result of an item that can't be sent at all."""
+        future: asyncio.Future[None] = running_loop().create_future()
+        future.set_exception(error)
+        return future
+
     def _start(self) -> None:
         self._starting = False
         while self._gathered and len(self._under_way) < self._at_once:
-            group, self._gathered = self._gathered[: self._size], self._gathered[self._size :]
+            group, self._gathered = self._choose(self._gathered)
+            if not group:
+                return
             task = running_loop().create_task(self._carry(group))
             self._under_way.add(task)
 

@@ -1,0 +1,237 @@
+"""Messages of etcd's API (`rpc.proto`, `kv.proto`) as bytes: as few of them, and of their fields, as are needed.
+
+A field is a tag, which is its number and kind, and then a varint, or a length and as many bytes. What is not known is
+stepped over.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+
+class KeyValue(NamedTuple):
+    key: bytes
+    value: bytes
+    mod_revision: int
+
+
+class Range(NamedTuple):
+    """What a question for keys found."""
+
+    kvs: list[KeyValue]
+    more: bool
+    revision: int
+
+
+class Txn(NamedTuple):
+    """What became of a transaction: of its parts only ranges and transactions tell anything; else None."""
+
+    succeeded: bool
+    responses: "list[Range | Txn | None]"
+
+
+class Watched(NamedTuple):
+    """One message of a watch."""
+
+    events: list[KeyValue]
+    canceled: bool
+    compact_revision: int
+    reason: str
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def varint(number: int) -> bytes:
+    if number < 128:
+        return bytes((number,))
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def chunk(tag: bytes, payload: bytes) -> bytes:
+    """A field that is bytes, text or a message; `tag` is its number * 8 + 2."""
+    size = len(payload)
+    return tag + (bytes((size,)) if size < 128 else varint(size)) + payload
+
+
+def absent(key: bytes) -> bytes:
+    """Compare: there is no such key (its version is 0)."""
+    return b"\x10\x00" + chunk(b"\x1a", key) + b"\x20\x00"
+
+
+def equals(key: bytes, value: bytes) -> bytes:
+    return b"\x10\x03" + chunk(b"\x1a", key) + chunk(b"\x3a", value)
+
+
+def above(key: bytes, value: bytes) -> bytes:
+    return b"\x08\x01\x10\x03" + chunk(b"\x1a", key) + chunk(b"\x3a", value)
+
+
+def below(key: bytes, value: bytes) -> bytes:
+    return b"\x08\x02\x10\x03" + chunk(b"\x1a", key) + chunk(b"\x3a", value)
+
+
+def read(key: bytes) -> bytes:
+    return chunk(b"\x0a", chunk(b"\x0a", key))
+
+
+def put(key: bytes, value: bytes) -> bytes:
+    return chunk(b"\x12", chunk(b"\x0a", key) + chunk(b"\x12", value))
+
+
+def delete(key: bytes) -> bytes:
+    return chunk(b"\x1a", chunk(b"\x0a", key))
+
+
+def nested(compares: Iterable[bytes], success: Iterable[bytes], failure: Iterable[bytes] = ()) -> bytes:
+    return chunk(b"\x22", txn(compares, success, failure))
+
+
+def txn(compares: Iterable[bytes], success: Iterable[bytes], failure: Iterable[bytes] = ()) -> bytes:
+    """A transaction of comparisons and operations, as they are made above."""
+    parts = [chunk(b"\x0a", compare) for compare in compares]
+    parts += [chunk(b"\x12", operation) for operation in success]
+    parts += [chunk(b"\x1a", operation) for operation in failure]
+    return b"".join(parts)
+
+
+def range_of(first: bytes, end: bytes = b"", limit: int = 0) -> bytes:
+    """Keys from `first` to before `end`, or just `first`."""
+    found = chunk(b"\x0a", first)
+    if end:
+        found += chunk(b"\x12", end)
+    return found + (b"\x18" + varint(limit) if limit else b"")
+
+
+NEWEST_FIRST = b"\x28\x02\x30\x03\x40\x01"
+"""After a range: only keys, in the order of their last change, the latest first."""
+
+
+def watch(first: bytes, end: bytes, start: int) -> bytes:
+    """What is put to these keys from this revision on."""
+    return chunk(b"\x0a", range_of(first, end, start) + chunk(b"\x2a", b"\x01"))
+
+
+def compaction(revision: int) -> bytes:
+    return b"\x08" + varint(revision)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+class Malformed(ValueError):
+    """That is no such message."""
+
+
+def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Numbers of fields, and what is in them."""
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            tag = data[at]
+            at += 1
+            if tag > 127:
+                tag, at = _varint(data, at - 1)
+            kind = tag & 7
+            if kind == 2:
+                size = data[at]
+                at += 1
+                if size > 127:
+                    size, at = _varint(data, at - 1)
+                if at + size > end:
+                    raise Malformed("it is cut short")
+                yield tag >> 3, data[at : at + size]
+                at += size
+            elif kind == 0:
+                number, at = _varint(data, at)
+                yield tag >> 3, number
+            else:
+                at += {1: 8, 5: 4}[kind]
+    except (IndexError, KeyError):
+        raise Malformed("it can't be read") from None
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while (byte := data[at]) > 127:
+        number |= (byte & 127) << shift
+        shift += 7
+        at += 1
+    return number | byte << shift, at + 1
+
+
+def parse(data: bytes) -> dict[int, list[int | bytes]]:
+    found: dict[int, list[int | bytes]] = {}
+    for number, value in fields(data):
+        found.setdefault(number, []).append(value)
+    return found
+
+
+def _bytes(value: int | bytes) -> bytes:
+    if not isinstance(value, bytes):
+        raise Malformed("a number stands where bytes should")
+    return value
+
+
+def key_value(data: bytes) -> KeyValue:
+    key = value = b""
+    revision = 0
+    for number, found in fields(data):
+        if number == 1:
+            key = _bytes(found)
+        elif number == 5:
+            value = _bytes(found)
+        elif number == 3 and isinstance(found, int):
+            revision = found
+    return KeyValue(key, value, revision)
+
+
+def range_answer(data: bytes) -> Range:
+    kvs = []
+    more = False
+    revision = 0
+    for number, found in fields(data):
+        if number == 2:
+            kvs.append(key_value(_bytes(found)))
+        elif number == 3:
+            more = bool(found)
+        elif number == 1:
+            revision = next((int(part) for at, part in fields(_bytes(found)) if at == 3), 0)
+    return Range(kvs, more, revision)
+
+
+def txn_answer(data: bytes) -> Txn:
+    succeeded = False
+    responses: list[Range | Txn | None] = []
+    for number, found in fields(data):
+        if number == 2:
+            succeeded = bool(found)
+        elif number == 3:
+            responses.append(_response(_bytes(found)))
+    return Txn(succeeded, responses)
+
+
+def _response(data: bytes) -> Range | Txn | None:
+    for number, found in fields(data):
+        if number == 1:
+            return range_answer(_bytes(found))
+        if number == 4:
+            return txn_answer(_bytes(found))
+    return None
+
+
+def watched(data: bytes) -> Watched:
+    found = parse(data)
+    events = [
+        key_value(_bytes(part)) for event in found.get(11, []) for number, part in fields(_bytes(event)) if number == 2
+    ]
+    compacted, reason = found.get(5, [0])[0], found.get(6, [b""])[0]
+    return Watched(events, bool(found.get(4)), int(compacted), _bytes(reason).decode(errors="replace"))
+
+
+def nothing(_data: bytes) -> None:
+    """An answer that does not matter."""

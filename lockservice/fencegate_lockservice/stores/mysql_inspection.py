@@ -1,0 +1,107 @@
+"""What can be seen of a MySQL server's settings, and of the tables, that makes locks there safe or unsafe."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from fencegate.core.errors import UnsafeConfiguration
+from fencegate.core.ports import Finding
+from fencegate_lockservice.stores.mysql_lines import Lines
+from fencegate_lockservice.stores.mysql_log import READ_WITHIN_S
+from fencegate_lockservice.stores.mysql_statements import names, sql
+from fencegate_lockservice.stores.sql_schema import metadata
+
+_VARIABLES = (
+    "version", "innodb_flush_log_at_trx_commit", "innodb_doublewrite", "log_bin", "sync_binlog", "binlog_format",
+    "read_only", "super_read_only", "max_allowed_packet", "wsrep_on", "rpl_semi_sync_master_enabled",
+    "rpl_semi_sync_source_enabled",
+)  # fmt: skip
+_NEEDED_PACKET = 8_000_000
+
+
+async def refuse_other_tables(lines: Lines, *, complete: bool) -> None:
+    """UnsafeConfiguration when tables of our names are not ours, or can't be rolled back, or are not `complete`."""
+    ours = names(metadata.tables)
+    engines, columns = await lines.run([sql("engines", names=ours), sql("columns", names=ours)], READ_WITHIN_S)
+    for table in metadata.tables.values():
+        there = {column.lower() for name, column in columns if name == table.name}
+        if there and not there.issuperset(table.columns.keys()):
+            raise UnsafeConfiguration(
+                f"the database has a table {table.name!r} that Fencegate did not make;"
+                " give it a database of its own: mysql://…/fencegate"
+            )
+        if complete and not there:
+            raise UnsafeConfiguration(
+                f"the database has lost its table {table.name!r}: restore it, or begin with an empty database"
+            )
+    for name, engine in engines:
+        if engine != "InnoDB":
+            raise UnsafeConfiguration(
+                f"the table {name!r} is kept by {engine}, which can't roll back: ALTER TABLE {name} ENGINE=InnoDB"
+            )
+
+
+async def findings(lines: Lines) -> Sequence[Finding]:
+    """What `Store.inspect` promises."""
+    statements = [sql("settings", names=names(_VARIABLES)), sql("followers")]
+    variables, ((followers,),) = await lines.run(statements, READ_WITHIN_S)
+    settings = {name: str(value).upper() for name, value in variables}
+    return [*_durability(settings), *_usability(settings), *_copies(settings, followers)]
+
+
+def _durability(settings: Mapping[str, str]) -> Iterator[Finding]:
+    flush = settings.get("innodb_flush_log_at_trx_commit")
+    if flush != "1":
+        yield Finding(
+            "unsafe",
+            f"innodb_flush_log_at_trx_commit is {flush}: a crash forgets locks that were granted",
+            "set innodb_flush_log_at_trx_commit=1",
+        )
+    else:
+        yield Finding("fine", "every commit is flushed before it is answered (innodb_flush_log_at_trx_commit=1)")
+    if settings.get("log_bin") == "ON" and settings.get("sync_binlog") != "1":
+        yield Finding(
+            "warning",
+            f"the binary log is on and sync_binlog is {settings.get('sync_binlog')}: after a power cut the server takes"
+            " back what its binary log has lost, locks that were granted too",
+            "set sync_binlog=1",
+        )
+    if settings.get("innodb_doublewrite") == "OFF":
+        yield Finding(
+            "warning",
+            "innodb_doublewrite is off: a power cut in the middle of a write may leave a page that can't be read",
+            "turn it on, unless the file system writes whole pages or none",
+        )
+
+
+def _usability(settings: Mapping[str, str]) -> Iterator[Finding]:
+    if "ON" in (settings.get("read_only"), settings.get("super_read_only")):
+        yield Finding("unsafe", "the server is read-only: no lock can be granted", "name the primary in the URL")
+    if settings.get("log_bin") == "ON" and settings.get("binlog_format") == "STATEMENT":
+        yield Finding(
+            "unsafe",
+            "binlog_format is STATEMENT, with which the server refuses our commits (READ COMMITTED)",
+            "set binlog_format=ROW or MIXED",
+        )
+    if int(settings.get("max_allowed_packet", _NEEDED_PACKET)) < _NEEDED_PACKET:
+        yield Finding(
+            "warning",
+            f"max_allowed_packet is {settings['max_allowed_packet']}: a lock with a very long queue may not fit",
+            "set max_allowed_packet=16M",
+        )
+
+
+def _copies(settings: Mapping[str, str], followers: int) -> Iterator[Finding]:
+    if settings.get("wsrep_on") == "ON":
+        yield Finding(
+            "warning",
+            "Galera: two nodes may take commits of one lock at once, and one is rolled back as it ends. Fencegate was"
+            " not tried on it, and a node that lags answers with what was",
+            "let all replicas of the lock service use one and the same node, and set wsrep_sync_wait=7",
+        )
+    semi = "ON" in (settings.get("rpl_semi_sync_master_enabled"), settings.get("rpl_semi_sync_source_enabled"))
+    if followers and not semi:
+        yield Finding(
+            "warning",
+            f"{followers} replicas of the database follow asynchronously: a failover to one of them loses the last"
+            " commits. A lock may then be granted twice; its tokens still rise, since they follow the clock",
+            "use semi-synchronous replication (AFTER_SYNC), and fence what the locks protect",
+        )

@@ -1,0 +1,107 @@
+"""Hears of what was committed to PostgreSQL: by NOTIFY on a direct connection, else by asking again and again."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+
+import psycopg
+from psycopg.sql import SQL, Identifier
+
+from fencegate.core.ports import LogEntry, Unavailable
+from fencegate_lockservice.stores.postgres_link import Connect, Connection, cut, in_one_line
+from fencegate_lockservice.stores.postgres_reader import Reader
+from fencegate_lockservice.stores.postgres_reading import Statements
+from fencegate_lockservice.stores.postgres_server import is_direct
+
+PAGE = 1000
+LOOK_AGAIN_S = 1.0
+"""Also when nothing was notified: a notification may be lost, and what is known of the server's time wears out."""
+PROBE_WITHIN_S = 2.0
+SHORTEST_S = 0.005
+LONGEST_S = 0.05
+
+log = logging.getLogger("fencegate.store.postgresql")
+
+
+class Tail:
+    """Follows the log, for `Following`. What this replica commits itself is read at once."""
+
+    def __init__(self, connect: Connect, reader: Reader, statements: Statements) -> None:
+        self._connect = connect
+        self._reader = reader
+        self._statements = statements
+        self._news = asyncio.Event()
+        self._connection: Connection | None = None
+        self._ending = False
+        self.listens = False
+
+    def tell(self) -> None:
+        """Something was committed."""
+        self._news.set()
+
+    async def lines(self, since: int) -> AsyncIterator[Sequence[LogEntry] | None]:
+        """Whole revisions as they come; None, and no more, when those after `since` are gone."""
+        listening = asyncio.get_running_loop().create_task(self._listen())
+        pause_s = SHORTEST_S
+        try:
+            while True:
+                self._news.clear()
+                found = await self._reader.read_log(since, PAGE)
+                if found is None:
+                    yield None
+                    return
+                if found:
+                    since, pause_s = found[-1].revision, SHORTEST_S
+                    yield found
+                    continue
+                pause_s = LOOK_AGAIN_S if self.listens else min(2 * pause_s, LONGEST_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._news.wait()
+        finally:
+            await self._end(listening)
+
+    async def close(self) -> None:
+        await self._reader.close()
+
+    async def _end(self, listening: asyncio.Task[None]) -> None:
+        if self._connection is not None:
+            self._ending = True
+            cut(self._connection)  # so that it ends by itself: a driver that is cancelled may wait for the server
+            await asyncio.wait({listening}, timeout=LOOK_AGAIN_S)
+            self._ending = False
+        listening.cancel()
+        await asyncio.wait({listening})
+
+    async def _listen(self) -> None:
+        """Have every notification wake us. Where none can come, or while none can, what is new is asked for."""
+        while not self._ending:
+            try:
+                self._connection = await self._connect()
+                if not await is_direct(self._connection):
+                    return
+                await self._hear(self._connection)
+            except (psycopg.Error, OSError, Unavailable) as error:
+                log.log(
+                    logging.DEBUG if self._ending else logging.WARNING, "changes are polled: %s", in_one_line(error)
+                )
+            finally:
+                self.listens = False
+                if self._connection is not None:
+                    self._connection.pgconn.finish()
+                    self._connection = None
+            if not self._ending:
+                await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def _hear(self, connection: Connection) -> None:
+        await connection.execute(SQL("LISTEN {}").format(Identifier(self._statements.channel)))
+        async with await self._connect() as other:
+            await other.execute("SELECT pg_notify(%s, '')", [self._statements.channel])
+        async for _ in connection.notifies(timeout=PROBE_WITHIN_S, stop_after=1):
+            self.listens = True
+        if not self.listens:
+            raise Unavailable("a notification that was sent did not arrive")
+        self._news.set()
+        async for _ in connection.notifies():
+            self._news.set()

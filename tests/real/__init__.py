@@ -1,0 +1,1 @@
+"""Real servers, started as processes of their own."""

@@ -1,0 +1,114 @@
+"""The tables of the MySQL store: how they are made, and which ones, and which settings, are refused."""
+
+import asyncio
+
+import pytest
+
+from fencegate.core.errors import UnsafeConfiguration
+from fencegate.core.ports import Conflict
+from fencegate.testing.committing import put, write
+from fencegate_lockservice.stores import open_store
+from tests.real.mariadb import MariadbServer
+
+pytest_plugins = ["tests.stores.mysql_fixtures"]
+
+
+async def test_ten_replicas_that_start_at_once_make_the_tables_once(
+    mysql_server: MariadbServer, new_database: str
+) -> None:
+    stores = await asyncio.gather(*(open_store(mysql_server.url(new_database)) for _ in range(10)))
+    results = await asyncio.gather(*(write(store, put("lock/k")) for store in stores), return_exceptions=True)
+    assert [type(result) for result in results if result is not None] == [Conflict] * 9
+    await asyncio.gather(*(store.close() for store in stores))
+    assert mysql_server.ask("SELECT COUNT(*) FROM fencegate_migrations", new_database) == [(1,)]
+    keys = mysql_server.ask(
+        "SELECT table_name, data_type, character_octet_length FROM information_schema.columns"
+        f" WHERE table_schema = '{new_database}' AND column_name IN ('key', 'lock_key') ORDER BY 1"
+    )
+    tables = ["distributed_locks", "fencegate_entries", "fencegate_log"]
+    assert keys == [(table, "varbinary", 2048) for table in tables]
+
+
+async def test_tables_that_were_left_half_made_are_completed(mysql_server: MariadbServer, new_database: str) -> None:
+    url = mysql_server.url(new_database)
+    await (await open_store(url)).close()
+    for statement in ("DROP TABLE fencegate_migrations", "DROP TABLE fencegate_meta", "DROP TABLE fencegate_log"):
+        mysql_server.ask(statement, new_database)
+    store = await open_store(url)
+    await write(store, put("lock/k"))
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE distributed_locks (id INT PRIMARY KEY)",
+        "CREATE TABLE fencegate_entries (`key` VARBINARY(9) PRIMARY KEY, value TEXT)",
+    ],
+)
+async def test_tables_of_somebody_else_are_refused(
+    mysql_server: MariadbServer, new_database: str, statement: str
+) -> None:
+    mysql_server.ask(statement, new_database)
+    with pytest.raises(UnsafeConfiguration, match="did not make"):
+        await open_store(mysql_server.url(new_database))
+    assert len(mysql_server.ask("SHOW TABLES", new_database)) == 1  # and nothing was made beside them
+
+
+async def test_a_table_that_was_lost_is_noticed(mysql_server: MariadbServer, new_database: str) -> None:
+    url = mysql_server.url(new_database)
+    await (await open_store(url)).close()
+    mysql_server.ask("DROP TABLE fencegate_log", new_database)
+    with pytest.raises(UnsafeConfiguration, match="has lost its table 'fencegate_log'"):
+        await open_store(url)
+
+
+async def test_tables_that_cannot_roll_back_are_refused(mysql_server: MariadbServer, new_database: str) -> None:
+    url = mysql_server.url(new_database)
+    await (await open_store(url)).close()
+    mysql_server.ask("ALTER TABLE fencegate_meta ENGINE=MyISAM", new_database)
+    with pytest.raises(UnsafeConfiguration, match="ENGINE=InnoDB"):
+        await open_store(url)
+
+
+async def test_a_user_who_may_not_make_tables_uses_those_that_are_there(
+    mysql_server: MariadbServer, new_database: str
+) -> None:
+    url = mysql_server.url(new_database)
+    user = f"user_{new_database[-6:]}"
+    mysql_server.ask(f"CREATE USER {user} IDENTIFIED BY 'p@ss:w/rd%'")
+    mysql_server.ask(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {new_database}.* TO {user}")
+    modest = url.replace("root@", f"{user}:p%40ss:w%2Frd%25@")
+    with pytest.raises(UnsafeConfiguration, match="can't be made") as refused:
+        await open_store(modest)
+    assert "ss:w" not in str(refused.value)
+    await (await open_store(url)).close()
+    store = await open_store(modest)
+    await write(store, put("lock/k"))
+    assert [finding.level for finding in await store.inspect()] == ["fine"]
+    await store.close()
+    mysql_server.ask(f"DROP USER {user}")
+
+
+@pytest.mark.parametrize(
+    ("setting", "unsafe", "safe", "level", "said"),
+    [
+        ("innodb_flush_log_at_trx_commit", "2", "1", "unsafe", "a crash forgets locks"),
+        ("read_only", "1", "0", "unsafe", "read-only"),
+        ("max_allowed_packet", "1048576", "16777216", "warning", "may not fit"),
+    ],
+)
+async def test_unsafe_settings_are_seen(
+    mysql_server: MariadbServer, url: str, setting: str, unsafe: str, safe: str, level: str, said: str
+) -> None:
+    store = await open_store(url)
+    assert [finding.level for finding in await store.inspect()] == ["fine"]
+    mysql_server.ask(f"SET GLOBAL {setting} = {unsafe}")
+    try:
+        found = [finding for finding in await store.inspect() if finding.level != "fine"]
+        assert [(finding.level, said in finding.what, bool(finding.advice)) for finding in found] == [
+            (level, True, True)
+        ]
+    finally:
+        mysql_server.ask(f"SET GLOBAL {setting} = {safe}")
+        await store.close()

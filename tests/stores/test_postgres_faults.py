@@ -1,0 +1,36 @@
+"""PostgreSQL under faults, and under several replicas."""
+
+import pytest
+
+from fencegate.clock import Clock
+from fencegate.core.ports import Store
+from fencegate.testing.fault_suite import FaultSuite, FaultyServer, OpenThrough
+from fencegate_lockservice.stores import open_store
+from tests.real.postgres import PostgresServer
+from tests.stores.postgres_fixtures import in_new_schema, postgres_server, postgres_url
+from tests.stores.replica_suite import ReplicaSuite
+
+__all__ = ["postgres_server", "postgres_url"]
+
+
+class TestPostgresUnderFaults(FaultSuite):
+    commit_mark = b"fencegate_commit"
+
+    @pytest.fixture
+    def server(self, postgres_server: PostgresServer) -> FaultyServer:
+        return postgres_server
+
+    @pytest.fixture
+    def open_through(self, postgres_server: PostgresServer) -> OpenThrough:
+        url = in_new_schema(postgres_server.url)
+
+        async def open_(address: str, clock: Clock) -> Store:
+            return await open_store(url.replace(f"127.0.0.1:{postgres_server.port}", address), clock)
+
+        return open_
+
+
+class TestPostgresWithReplicas(ReplicaSuite):
+    @pytest.fixture
+    def store_url(self, postgres_url: str) -> str:
+        return postgres_url
