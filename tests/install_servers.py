@@ -31,7 +31,7 @@ APT = [
 
 
 def missing() -> list[str]:
-    """The Debian packages of the servers that are not here."""
+    """The Debian packages of the servers that are not here, and of the compiler that moves their clocks."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
     there = {
         "postgresql": shutil.which("initdb") or any(Path("/usr/lib/postgresql").glob("*/bin/initdb")),
@@ -40,6 +40,8 @@ def missing() -> list[str]:
         "default-jre-headless": shutil.which("java"),
         "zookeeper": Path("/usr/share/java/zookeeper.jar").exists(),
         "libslf4j-java": Path("/usr/share/java/slf4j-simple.jar").exists(),
+        "gcc": shutil.which("cc"),
+        "libc6-dev": shutil.which("cc"),
     }
     return [package for package, found in there.items() if not found]
 

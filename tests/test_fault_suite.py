@@ -1,7 +1,7 @@
 """The fault suite itself: a toy store that keeps the contract passes, and one that breaks it does not."""
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,12 @@ from fencegate.testing.told import Grant, Told
 from tests.toy_store import ToyServer, ToyStore
 
 
-def opening(defect: str = "") -> OpenThrough:
+def opening(*defects: str) -> OpenThrough:
+    """Each store that is opened has the next of these defects, and none when they are used up."""
+    left = iter(defects)
+
     async def open_(address: str, clock: Clock) -> Store:
-        store = ToyStore(address, clock, defect)
+        store = ToyStore(address, clock, next(left, ""))
         await store.open()
         return store
 
@@ -51,12 +54,14 @@ class Suite(FaultSuite):
 
 
 @contextlib.asynccontextmanager
-async def replicas_over(folder: Path, server: str = "", client: str = "") -> AsyncIterator[tuple[Replicas, ToyServer]]:
+async def replicas_over(
+    folder: Path, server: str = "", *, clients: Sequence[str] = ()
+) -> AsyncIterator[tuple[Replicas, ToyServer]]:
     """Replicas over a toy store with these defects."""
     running = ToyServer(folder, server)
     running.start()
     try:
-        async with replicas_through([f"127.0.0.1:{running.port}"], opening(client)) as replicas:
+        async with replicas_through([f"127.0.0.1:{running.port}"], opening(*clients)) as replicas:
             yield replicas, running
     finally:
         running.close()
@@ -75,6 +80,15 @@ async def test_a_server_that_compares_nothing_is_found_out(tmp_path: Path) -> No
                     crowd.told.judge()
 
 
+async def test_a_replica_that_ends_leases_too_soon_is_found_out(tmp_path: Path) -> None:
+    async with replicas_over(tmp_path, clients=["is-ahead-of-time"]) as (replicas, _):
+        with pytest.raises(AssertionError, match="two held one lock at once"):
+            async with crowd_of(replicas) as crowd:
+                for _ in range(200):
+                    await crowd.is_served()
+                    crowd.told.judge()
+
+
 async def test_a_server_that_forgets_when_it_is_killed_is_found_out(tmp_path: Path) -> None:
     async with replicas_over(tmp_path, server="forgets-when-killed") as (replicas, server):
         with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
@@ -88,20 +102,20 @@ async def test_a_server_that_says_conflict_though_it_wrote_is_found_out(tmp_path
 
 
 async def test_a_store_that_says_unavailable_when_it_got_no_answer_is_found_out(tmp_path: Path) -> None:
-    async with replicas_over(tmp_path, client="says-unavailable-when-unanswered") as (replicas, _):
+    async with replicas_over(tmp_path, clients=["says-unavailable-when-unanswered"] * 2) as (replicas, _):
         with pytest.raises(AssertionError, match="was Unavailable, and is there"):
             await Suite().test_what_is_said_of_a_commit_is_true_whatever_the_line_does(replicas)
 
 
 async def test_a_store_that_says_yes_when_it_is_cut_off_is_found_out(tmp_path: Path) -> None:
-    async with replicas_over(tmp_path, client="says-yes-when-cut-off") as (replicas, _):
+    async with replicas_over(tmp_path, clients=["says-yes-when-cut-off"] * 2) as (replicas, _):
         with pytest.raises(AssertionError, match="was done, and is not there"):
             await Suite().test_what_is_said_of_a_commit_is_true_whatever_the_line_does(replicas)
 
 
 async def test_a_store_that_waits_for_ever_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crowds, "ANSWER_WITHIN_S", 1.0)
-    async with replicas_over(tmp_path, client="waits-for-ever") as (replicas, _):
+    async with replicas_over(tmp_path, clients=["waits-for-ever"] * 2) as (replicas, _):
         with pytest.raises(AssertionError, match="neither succeeded nor failed"):
             await Suite().test_a_black_hole(crowd_of(replicas), replicas)
 

@@ -32,7 +32,8 @@ from fencegate_lockservice.stores.server_time import ServerTime
 from tests.servers import kept_address
 
 ANSWER_WITHIN_S = 3.0
-DEFECTS = ("says-yes-when-cut-off", "waits-for-ever", "says-unavailable-when-unanswered")
+DEFECTS = ("says-yes-when-cut-off", "waits-for-ever", "says-unavailable-when-unanswered", "is-ahead-of-time")
+AHEAD_US = 600_000
 
 
 class ToyServer:
@@ -122,7 +123,10 @@ class ToyStore:
         return [(key, Entry(version, value.encode())) for key, (version, value) in found]
 
     def now(self) -> Interval | None:
-        return self._time.now()
+        now = self._time.now()
+        if self._defect == "is-ahead-of-time":
+            return Interval(now.earliest + AHEAD_US, now.latest + AHEAD_US)
+        return now
 
     async def close(self) -> None:
         self._closed = True

@@ -1,5 +1,6 @@
 """The command line. Exit codes: 0 done, 1 refused or violated, 2 bad usage, 3 no server."""
 
+import logging
 import sys
 from typing import Annotated, NoReturn
 
@@ -54,6 +55,7 @@ def fencegate(
 
 def main() -> None:
     """Run a command; errors are said in one line, never as a traceback."""
+    logging.getLogger("fencegate.store").setLevel(logging.ERROR)  # what is amiss in a store is for serve and doctor
     try:
         app()
     except FencegateError as error:

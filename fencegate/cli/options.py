@@ -12,7 +12,7 @@ err = Console(stderr=True)
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", help="The lock service (or a store URL); FENCEGATE_URL, else http://127.0.0.1:7420."),
+    typer.Option("--url", help="The lock service, or a store as for serve; FENCEGATE_URL, else http://127.0.0.1:7420."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 

@@ -9,4 +9,5 @@ pytest.register_assert_rewrite(
     "fencegate.testing.change_log_suite",
     "fencegate.testing.engine_suite",
     "fencegate.testing.fault_suite",
+    "fencegate.testing.clock_suite",
 )

@@ -139,9 +139,10 @@ class RoutedApi:
             raise self._no_store(wanted.prefix, "prefix")
         if len(urls) > 1:
             names = [self._names[self._apis[url]] for url in urls]
+            what = f"the locks whose keys begin with {wanted.prefix!r}" if wanted.prefix else "the locks"
             raise NotSupported(
-                f"the locks whose keys begin with {wanted.prefix!r} are kept in several stores, {', '.join(names)}, "
-                "and a watch follows one: name a key, or a prefix that lies within one of them",
+                f"{what} are kept in several stores, {', '.join(names)}, and a watch follows one: name a key, or a "
+                "prefix that lies within one of them",
                 feature="watch",
                 store=", ".join(names),
             )
@@ -218,7 +219,7 @@ class RoutedApi:
         home = self._sessions()
         if home is not api:
             keys = ", ".join(map(repr, lock_keys))
-            raise self._torn("sessionId", f"{keys} and its session, which lives in that of {EVERYTHING!r},", api, home)
+            raise self._torn("sessionId", f"{keys} and the session (which lives in that of {EVERYTHING!r})", api, home)
 
     def _check_family(self, lock_key: str, api: StoreApi) -> None:
         """A hierarchical lock, those above it and all that may be below it have to be in one store."""

@@ -54,9 +54,9 @@ def free_port() -> int:
 class PostgresServer:
     """`start`, `kill`, `stop`, `resume`, `terminate`; it can be started again on the same port and data."""
 
-    def __init__(self, folder: Path | None = None, **settings: str) -> None:
+    def __init__(self, **settings: str) -> None:
         # Directly under the temporary folder: the one of a test is closed to other users.
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="fencegate-postgres-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="fencegate-postgres-"))
         self.data = self.folder / "data"
         self.port = free_port()
         self._settings = {
@@ -88,7 +88,10 @@ class PostgresServer:
         user = {} if self._user is None else {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
         with (self.folder / "log").open("ab") as out:
             run = [str(folder / program), *arguments]
-            return subprocess.Popen(run, cwd=self.folder, stdout=out, stderr=out, **user)  # type: ignore[call-overload]
+            started: subprocess.Popen[bytes] = subprocess.Popen(  # type: ignore[call-overload]
+                run, cwd=self.folder, stdout=out, stderr=out, **user
+            )
+            return started
 
     def start(self) -> None:
         if not self.data.exists():
@@ -115,7 +118,7 @@ class PostgresServer:
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
         with psycopg.connect(self.url, autocommit=True) as connection:
-            cursor = connection.execute(statement, parameters)  # type: ignore[arg-type]
+            cursor = connection.execute(statement, parameters)
             return cursor.fetchall() if cursor.description else []
 
     def standby(self, address: str) -> "PostgresServer":

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -38,8 +39,9 @@ class RedisServer:
     `options` are settings as on the command line: RedisServer(path, "--appendonly", "yes").
     """
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
         self._folder = folder
+        self._environment = {**os.environ, **(environment or {})}
         self._options = options
         self._stack = ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,7 +65,9 @@ class RedisServer:
         settings = ["--bind", self.host, "--port", str(self.port), "--dir", str(self._folder), "--save", ""]
         with open(self._folder / "server.log", "ab") as log:
             command = [program, *settings, *self._options]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True, env=self._environment
+            )
         end = time.monotonic() + START_WITHIN_S
         while not self._answers():
             assert self._process.poll() is None, (self._folder / "server.log").read_text()

@@ -14,7 +14,7 @@ from tests.servers import kept_address
 
 JARS = Path("/usr/share/java")
 NEEDED = ("zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "netty-all", "snappy-java", "metrics-core")
-SMALL = ("-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
+SMALL = ("-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
 START_WITHIN_S = 90.0
 
 
@@ -45,6 +45,10 @@ class ZooKeeperServer:
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"zookeeper://{self.address}"
 
     @property
     def addresses(self) -> list[str]:

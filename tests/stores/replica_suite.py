@@ -27,7 +27,7 @@ from tests.stores.replica import LONG_MS, Json, Replica, looking, until_acquired
 from tests.stores.rolling import Client, Restartable, all_go_on
 from tests.watching import events, watching
 
-SOON_S = 25.0
+SOON_S = 40.0
 """Wildly more than an offer to a dead replica lasts, and less than a lease."""
 COMMAND = [sys.executable, "-c", "from fencegate.cli import main; main()"]
 

@@ -24,7 +24,7 @@ async def all_go_on(clients: "list[Client]", works: Sequence[asyncio.Future[None
                 work.result()
         return all(len(client.tokens) >= number for client, number in zip(clients, wanted, strict=True))
 
-    await eventually(so)
+    await eventually(so, within_s=90)
 
 
 class Restartable:

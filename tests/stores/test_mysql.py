@@ -141,7 +141,8 @@ async def test_revisions_go_on_rising_and_followers_are_told_after_the_tables_we
     await write(store, put("k"))
     stream = store.changes(None)
     before = (await first_answer(stream)).revision
-    mysql_server.ask("UPDATE fencegate_meta SET revision = 17", mysql_database)
+    mysql_server.ask("UPDATE fencegate_meta SET revision = 17, compacted = 17", mysql_database)
+    mysql_server.ask("DELETE FROM fencegate_log", mysql_database)
     assert (await first_answer(stream)).reset
     await write(store, put("k2"))
     (line,) = await gather_log(stream, 1)

@@ -1,13 +1,16 @@
 """The tables of the MySQL store: how they are made, and which ones, and which settings, are refused."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
+from alembic.script import ScriptDirectory
 
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Conflict
 from fencegate.testing.committing import put, write
-from fencegate_lockservice.stores import open_store
+from fencegate_lockservice.stores import migrations, open_store
+from fencegate_lockservice.stores.sql_schema import NEWEST_MIGRATION
 from tests.real.mariadb import MariadbServer
 
 pytest_plugins = ["tests.stores.mysql_fixtures"]
@@ -37,6 +40,19 @@ async def test_tables_that_were_left_half_made_are_completed(mysql_server: Maria
     store = await open_store(url)
     await write(store, put("lock/k"))
     await store.close()
+
+
+async def test_tables_of_a_newer_release_are_refused(mysql_server: MariadbServer, new_database: str) -> None:
+    url = mysql_server.url(new_database)
+    await (await open_store(url)).close()
+    mysql_server.ask("UPDATE fencegate_migrations SET version_num = '9999'", new_database)
+    with pytest.raises(UnsafeConfiguration, match="newer release"):
+        await open_store(url)
+
+
+def test_the_newest_migration_is_the_one_that_stores_look_for() -> None:
+    folder = Path(migrations.__file__).parent
+    assert ScriptDirectory(str(folder)).get_current_head() == NEWEST_MIGRATION
 
 
 @pytest.mark.parametrize(

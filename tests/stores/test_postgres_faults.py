@@ -4,13 +4,14 @@ import pytest
 
 from fencegate.clock import Clock
 from fencegate.core.ports import Store
-from fencegate.testing.fault_suite import FaultSuite, FaultyServer, OpenThrough
+from fencegate.testing.fault_suite import FaultSuite
+from fencegate.testing.faulty_replicas import FaultyServer, OpenThrough
 from fencegate_lockservice.stores import open_store
 from tests.real.postgres import PostgresServer
-from tests.stores.postgres_fixtures import in_new_schema, postgres_server, postgres_url
+from tests.stores.postgres_fixtures import in_new_schema, postgres_server
 from tests.stores.replica_suite import ReplicaSuite
 
-__all__ = ["postgres_server", "postgres_url"]
+__all__ = ["postgres_server"]
 
 
 class TestPostgresUnderFaults(FaultSuite):
@@ -31,6 +32,6 @@ class TestPostgresUnderFaults(FaultSuite):
 
 
 class TestPostgresWithReplicas(ReplicaSuite):
-    @pytest.fixture
-    def store_url(self, postgres_url: str) -> str:
-        return postgres_url
+    @pytest.fixture(scope="class")
+    def store_url(self, postgres_server: PostgresServer) -> str:
+        return in_new_schema(postgres_server.url)

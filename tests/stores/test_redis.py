@@ -12,7 +12,8 @@ from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Change, Store, Unavailable
 from fencegate.engine import Engine
 from fencegate.testing.caller import Caller
-from fencegate.testing.committing import OpenStore, by, put, write
+from fencegate.testing.change_log_suite import first_answer
+from fencegate.testing.committing import OpenStore, by, gather_log, put, write
 from fencegate.testing.store_suite import StoreSuite
 from fencegate_lockservice.stores import open_store as open_url
 from fencegate_lockservice.stores.redis_settings import judge
@@ -246,10 +247,19 @@ async def test_an_inspection_sees_the_settings_of_the_server(store: Store, redis
         redis_server.ask("CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
 
 
-async def test_a_user_who_may_not_see_the_settings_is_told_so(redis_server: RedisServer, prefix: str) -> None:
-    redis_server.ask("ACL", "SETUSER", "locks", "on", ">hunter2", f"~{prefix}*", "+@all", "-config")
+ACL = "+@read +@write +@scripting +@connection -@dangerous +info +time"  # as docs/stores/redis.md says
+
+
+async def test_a_user_who_may_do_no_more_than_needed_is_told_what_can_not_be_seen(
+    redis_server: RedisServer, prefix: str
+) -> None:
+    redis_server.ask("ACL", "SETUSER", "locks", "on", ">hunter2", f"~{prefix}*", *ACL.split())
     store = await open_url(f"redis://locks:hunter2@127.0.0.1:{redis_server.port}/0?prefix={prefix}")
+    stream = store.changes(None)
+    await first_answer(stream)
     await write(store, put("lock/k"))
+    assert len(await store.scan("lock/", "", 10)) == len(await gather_log(stream, 1)) == 1
+    await stream.aclose()
     (finding,) = await store.inspect()
     assert (finding.level, "can't be seen" in finding.what) == ("warning", True)
     await store.close()

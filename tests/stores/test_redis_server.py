@@ -1,6 +1,9 @@
 """What the Redis store does when the server is not what it should be, or becomes another one."""
 
 import asyncio
+import shutil
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -219,6 +222,23 @@ async def test_a_restart_is_told_to_all_who_follow_and_revisions_go_on_rising(ow
     await store.close()
 
 
+async def test_connections_that_are_killed_come_back_and_who_follows_misses_nothing(
+    store: Store, redis_server: RedisServer
+) -> None:
+    stream = store.changes(None)
+    await first_answer(stream)
+    expected = []
+    for turn in range(3):
+        for number in range(5):
+            expected.append(f"{turn}-{number}")
+            await write(store, put(expected[-1]))
+        line = store._server.line  # type: ignore[attr-defined]
+        redis_server.ask("CLIENT", "KILL", "TYPE", "normal")
+        await eventually(lambda line=line: store._server.line not in (line, None))  # type: ignore[attr-defined, misc]
+        await eventually(lambda: is_back(store))
+    assert [line.key for line in await gather_log(stream, 15)] == expected  # and no reset
+
+
 async def test_a_log_that_was_trimmed_brings_a_reset(redis_url: str, redis_server: RedisServer, prefix: str) -> None:
     store = await open_store(redis_url)
     start = await log_revision(store)
@@ -246,3 +266,47 @@ async def test_closing_does_not_wait_for_a_server_that_is_gone_or_stands_still(o
     await eventually(lambda: not stores[1]._server.up.is_set())  # type: ignore[attr-defined]
     async with asyncio.timeout(30):
         await stores[1].close()
+
+
+# --- TLS -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A key and its certificate for 127.0.0.1, in one file."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no certificate can be made: put openssl on PATH")
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    made = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    name = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([openssl, *made, *name, "-keyout", key, "-out", cert], check=True, capture_output=True, timeout=60)
+    both = tmp_path / "both.pem"
+    both.write_bytes(key.read_bytes() + cert.read_bytes())
+    return both
+
+
+async def test_rediss_speaks_tls_and_believes_no_stranger(
+    redis_server: RedisServer, prefix: str, certificate: Path
+) -> None:
+    """The server of the tests has no TLS of its own, so there is a terminator before it."""
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(redis_server.host, redis_server.port)
+        await asyncio.gather(carry(reader, back), carry(there, writer), return_exceptions=True)
+
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate)
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls) as terminator:
+        url = f"rediss://127.0.0.1:{terminator.sockets[0].getsockname()[1]}/0?prefix={prefix}"
+        with pytest.raises(Unavailable, match="certificate"):
+            await open_store(url)
+        store = await open_store(f"{url}&ssl_ca_certs={certificate}")
+        await asyncio.gather(*(write(store, put(f"k{number}", value=b"x" * 100_000)) for number in range(20)))
+        assert len(await store.load([f"k{number}" for number in range(20)])) == 20
+        await store.close()

@@ -5,9 +5,9 @@ import pytest
 from fencegate.testing.committing import OpenStore
 from fencegate.testing.store_suite import StoreSuite
 from tests.stores.replica_suite import ReplicaSuite
-from tests.stores.zookeeper_fixtures import opening_of, opens, url_of
+from tests.stores.zookeeper_fixtures import ensemble, one_server, opening_of, opens, url_of
 
-pytest_plugins = ["tests.stores.zookeeper_fixtures"]
+__all__ = ["ensemble", "one_server"]
 
 
 class TestZooKeeperStore(StoreSuite):

@@ -1,17 +1,21 @@
 """The ZooKeeper store when servers and lines fail."""
 
+import asyncio
 import inspect
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from fencegate.clock import SYSTEM, Clock
 from fencegate.core.ports import Store
-from fencegate.testing.fault_suite import FaultSuite, OpenThrough
+from fencegate.testing.crowd import Crowd
+from fencegate.testing.fault_suite import FaultSuite, OpenThrough, replicas_through
 from fencegate_lockservice.stores import open_store as open_url
 from tests.real import zookeeper as real
+from tests.stores.zookeeper_fixtures import one_server
 
-pytest_plugins = ["tests.stores.zookeeper_fixtures"]
+__all__ = ["one_server"]
 
 
 @pytest.fixture(scope="session")
@@ -49,3 +53,43 @@ class TestZooKeeperUnderFaults(FaultSuite):
             return await open_url(f"zookeeper://{address}/{root}", clock)
 
         return open_
+
+
+@pytest.fixture
+def own_ensemble(tmp_path: Path) -> Iterator[real.Ensemble]:
+    """Three servers that this test may kill."""
+    if reason := real.missing():
+        pytest.skip(reason)
+    ensemble = real.Ensemble(tmp_path / "zookeeper-own").start()
+    yield ensemble
+    ensemble.terminate()
+
+
+async def test_an_ensemble_whose_leader_is_killed_under_load_and_whose_minority_is_cut_off(
+    own_ensemble: real.Ensemble,
+) -> None:
+    async def open_(address: str, clock: Clock) -> Store:
+        return await open_url(f"zookeeper://{address}", clock)
+
+    async with replicas_through(own_ensemble.addresses, open_) as replicas:
+        crowd = Crowd([replica.engine for replica in replicas])
+        async with crowd:
+            await crowd.is_served()
+            for _ in range(2):  # by turns another one leads
+                leader = await asyncio.to_thread(lambda: own_ensemble.leader)
+                await asyncio.to_thread(leader.kill)
+                await crowd.is_served(1)
+                await asyncio.to_thread(leader.start)
+                await crowd.is_served(1)
+            first, *rest = own_ensemble.members
+            first.stop()  # whoever is connected to it goes on with another
+            await crowd.is_served(1)
+            for member in rest:
+                member.stop()
+            first.resume()  # alone it is a minority
+            begin_us = SYSTEM.monotonic_us() + 100_000
+            await crowd.fails(4)
+            crowd.told.outages.append((begin_us, SYSTEM.monotonic_us()))
+            for member in rest:
+                member.resume()
+            await crowd.is_served()

@@ -12,13 +12,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from fencegate.clock import SYSTEM
+from fencegate.core.ports import Store
 from fencegate.testing.committing import OpenStore
 from fencegate_lockservice.stores import open_store as open_url
 from tests.real import zookeeper as real
-
-from fencegate.core.ports import Store
 
 
 @contextmanager
@@ -84,6 +84,17 @@ def opens(url: str) -> OpenStore:
 def opening_of(url: str) -> str:
     """The same, for another process."""
     return (
-        "from fencegate_lockservice import stores\n"
-        f"async def open_store(): return await stores.open_store({url!r})\n"
+        f"from fencegate_lockservice import stores\nasync def open_store(): return await stores.open_store({url!r})\n"
     )
+
+
+@contextmanager
+def looking_at(url: str) -> Iterator[KazooClient]:
+    """The tree as another client sees it, and can change it."""
+    client = KazooClient(hosts=url.split("/")[2])
+    client.start(timeout=30)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()

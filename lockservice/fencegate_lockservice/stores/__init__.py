@@ -86,11 +86,11 @@ def _make(scheme: str, url: str, clock: Clock) -> Store:
     module = _MODULES[scheme]
     try:
         found = importlib.import_module(f"{__name__}.{module}")
-    except ModuleNotFoundError as error:
+    except ImportError as error:  # not there at all, or without a part of its own (psycopg without libpq)
         if (error.name or "").startswith("fencegate"):
             raise
         raise UnsafeConfiguration(
-            f"a store {scheme!r} needs {error.name}: pip install 'fencegate[{_EXTRAS.get(module, module)}]'"
+            f"a store {scheme!r} needs {error.name or error}: pip install 'fencegate[{_EXTRAS.get(module, module)}]'"
         ) from None
     store: Store = found.make_store(url, clock)
     return store

@@ -81,12 +81,17 @@ class EtcdStore:
 
     async def _load(self, keys: Sequence[str]) -> dict[str, Entry]:
         try:
-            body = proto.txn([], [proto.read(self._keys.place(key).key) for key in keys])
+            places = [self._keys.place(key).key for key in keys]
         except ValueError as error:
             raise Unavailable(f"the store can't take this: {error}") from None
-        answer = await self._client.read(TXN, body, proto.txn_answer)
+        responses: Sequence[proto.Range | proto.Txn | None]
+        if len(keys) == 1:
+            responses = [await self._client.read(RANGE, proto.range_of(places[0]), proto.range_answer)]
+        else:
+            body = proto.txn([], [proto.read(place) for place in places])
+            responses = (await self._client.read(TXN, body, proto.txn_answer)).responses
         found = {}
-        for key, response in zip(keys, answer.responses, strict=True):
+        for key, response in zip(keys, responses, strict=True):
             if isinstance(response, proto.Range) and response.kvs:
                 found[key] = unpacked(response.kvs[0].value)
         return found

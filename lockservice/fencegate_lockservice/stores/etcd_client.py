@@ -107,11 +107,13 @@ class Client:
         until_us = self._clock.monotonic_us() + int(within_s * SECOND_US)
         while True:
             endpoint = await self._member()
-            left_s = (until_us - self._clock.monotonic_us()) / SECOND_US
+            limit_s = within_s
+            if reading:
+                limit_s = max(0.1, (until_us - self._clock.monotonic_us()) / SECOND_US)
+                if any(other.trouble is None for other in self.endpoints if other is not endpoint):
+                    limit_s = min(limit_s, READ_WITHIN_S)
             try:
-                return parse(
-                    await self._ask(endpoint, path, message, min(left_s, READ_WITHIN_S) if reading else within_s)
-                )
+                return parse(await self._ask(endpoint, path, message, limit_s))
             except NotSent as error:
                 why = str(error)
             except Refused as error:

@@ -14,15 +14,14 @@ from fencegate.core.ports import Ambiguous, Change, Conflict, Entry, TooLate, Un
 from fencegate_lockservice.stores import etcd_proto as proto
 from fencegate_lockservice.stores.etcd_client import RANGE, TXN, Client
 from fencegate_lockservice.stores.etcd_keys import Keys
-from fencegate_lockservice.stores.etcd_txn import MAX_OPERATIONS, MAX_REQUEST, Item
+from fencegate_lockservice.stores.etcd_txn import MAX_OPERATIONS, MAX_REQUEST, MAX_WRITES, Item
 from fencegate_lockservice.stores.grouping import Groups, Waiting
 
-AT_ONCE = 3
+AT_ONCE = 2
 GATE_STALE_US = 1_000_000
 GATE_WITHIN_US = 5_000_000
 GATE_PAUSE_S = 0.005
 LOOK_AHEAD = 512
-_CHUNK = 62
 
 Load = Callable[[Sequence[str]], Awaitable[Mapping[str, Entry]]]
 Group = list[Waiting[Item]]
@@ -45,8 +44,8 @@ class Commits:
     ) -> "asyncio.Future[None]":
         try:
             item = Item(self._keys, changes, log, not_after_us)
-            if item.size > MAX_REQUEST:
-                raise ValueError("it is larger than the 1.5 MiB that etcd takes at once")
+            if item.size > MAX_REQUEST or len(item.operations) > MAX_WRITES:
+                raise ValueError(f"it is larger than the 1.5 MiB, or the {MAX_WRITES} writes, that etcd takes at once")
         except ValueError as error:
             return self._groups.refuse(Unavailable(f"the store can't take this: {error}"))
         return self._groups.add(item)
@@ -107,10 +106,15 @@ class Commits:
         nested = [waiting.item.nested(slot) for waiting, slot in zip(group, self._keys.slots, strict=False)]
         body = proto.txn([proto.absent(self._keys.gate)], nested)
         until_us = self._clock.monotonic_us() + GATE_WITHIN_US
-        while not (answer := await self._client.write(TXN, body, proto.txn_answer)).succeeded:
+        while True:
+            passed, landed = await self._client.write(TXN, body, proto.verdicts)
+            if passed:
+                break
             await self._gate_opened(until_us)
-        for waiting, response in zip(group, answer.responses, strict=True):
-            if isinstance(response, proto.Txn) and response.succeeded:
+        if len(landed) != len(group):
+            raise Ambiguous("etcd answered in a way that can't be understood")
+        for waiting, done in zip(group, landed, strict=True):
+            if done:
                 waiting.done()
             else:
                 waiting.failed(Conflict())
@@ -140,12 +144,8 @@ class Commits:
 
     async def _through_the_gate(self, item: Item) -> None:
         gate, until_us = self._keys.gate, self._clock.monotonic_us() + GATE_WITHIN_US
-        operations = [*item.operations, proto.put(self._keys.slots[0], item.lines)] if item.lines else item.operations
-        chunks = [operations[start : start + _CHUNK] for start in range(0, len(operations), _CHUNK)]
-        if len(chunks) > _CHUNK:
-            raise Unavailable(f"the store can't take this: it has {len(item.versions)} entries")
-        writes = [proto.delete(gate), *(proto.nested([], chunk) for chunk in chunks)]
-        while True:
+        writes = [proto.delete(gate), *item.writes(self._keys.slots[0])]
+        while self._clock.monotonic_us() < until_us:
             owner = self._clock.random_id().encode()
             closing = proto.txn([proto.absent(gate)], [proto.put(gate, owner)])
             try:
@@ -165,3 +165,4 @@ class Commits:
                 await self._open_gate(owner)
                 raise
             await self._gate_opened(until_us)
+        raise Unavailable("etcd is too busy for a commit of this size; nothing was written, try again")

@@ -18,7 +18,7 @@ class Endpoint:
         self._port = port
         self._settings = settings
         self._calls: Connection | None = None
-        self._connecting = asyncio.Lock()
+        self._connecting: asyncio.Task[Connection] | None = None
         self._open: set[Connection] = set()
         self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.trouble: Exception | None = None
@@ -41,10 +41,17 @@ class Endpoint:
         """The line for calls. NotSent when there is none to be had."""
         if self._calls is not None and self._calls.alive:
             return self._calls
-        async with self._connecting:
-            if self._calls is None or not self._calls.alive:
-                self._calls = await self.connect()
-            return self._calls
+        if self._connecting is None or self._connecting.done():  # one try for all who ask meanwhile
+            self._connecting = asyncio.get_running_loop().create_task(self.connect())
+            self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        connecting = self._connecting
+        try:
+            self._calls = await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            if connecting.cancelled():  # and not we
+                raise NotSent("the store was closed") from None
+            raise
+        return self._calls
 
     async def connect(self) -> Connection:
         """A line of one's own."""
@@ -84,5 +91,7 @@ class Endpoint:
 
     def cut(self, why: str) -> None:
         """Cut every line to it."""
+        if self._connecting is not None:
+            self._connecting.cancel()
         for connection in list(self._open):
             connection.fail(why)

@@ -52,7 +52,7 @@ class Call:
         self.told: asyncio.Queue[bytes | None] | None = None
         self.trailers: dict[bytes, bytes] = {}
         self.received = bytearray()
-        self.unsent = b""
+        self.unsent: bytes | memoryview = b""
         self.window = window
         self.consumed = 0
 
@@ -106,7 +106,8 @@ class Connection(asyncio.Protocol):
             raise NotSent("the connection was lost")
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         call = self._calls[stream] = Call(asyncio.get_running_loop().create_future(), self._first_window)
-        call.unsent = b"\0" + struct.pack(">I", len(message)) + message
+        framed = b"\0" + struct.pack(">I", len(message)) + message
+        call.unsent = framed if len(framed) <= _FRAME else memoryview(framed)
         self._write(_frame(_HEADERS, _END_HEADERS, stream, head), *self._data(stream, call))
         return stream, call
 
@@ -313,5 +314,5 @@ def _messages(received: bytearray) -> "list[bytes]":
     return found
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+def _frame(kind: int, flags: int, stream: int, payload: bytes | memoryview) -> bytes:
     return struct.pack(">IBI", len(payload) << 8 | kind, flags, stream) + payload

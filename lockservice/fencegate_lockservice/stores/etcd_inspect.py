@@ -45,7 +45,7 @@ async def inspect(client: Client, *, compacts: bool) -> Sequence[Finding]:
         advice = "most members must run and reach each other before any lock is granted"
         found.append(Finding("unsafe", f"the etcd cluster has no quorum: {error}", advice))
     for version in sorted({status.version for status in there}):
-        found.append(_version(version))
+        found.append(version_finding(version))
     for endpoint, status in zip(client.endpoints, statuses, strict=True):
         if status is not None:
             found += await _space(endpoint, status)
@@ -87,7 +87,7 @@ def _alarms(answer: Mapping[int, Sequence[int | bytes]]) -> list[Finding]:
     return found
 
 
-def _version(version: str) -> Finding:
+def version_finding(version: str) -> Finding:
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
     for first, last in _CORRUPTING:
         if first <= numbers <= last:

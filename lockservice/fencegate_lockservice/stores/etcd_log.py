@@ -5,6 +5,7 @@ written since. What was compacted is gone.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 
@@ -20,6 +21,9 @@ QUIET_S = 3.0
 WITHIN_S = 5.0
 
 
+log = logging.getLogger("fencegate.store.etcd")
+
+
 class _Compacted(Exception):
     """What was asked for is gone."""
 
@@ -33,6 +37,8 @@ class Log:
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
         self._keys = keys
+        self._quiet = (0, 0)
+        """A revision of the log, and a later one of etcd until which nothing was written to the log."""
 
     async def newest(self) -> int:
         return (await self._stand())[0]
@@ -41,16 +47,20 @@ class Log:
         """The newest revision of the log, and that of etcd as this was read."""
         message = proto.range_of(self._keys.log, self._keys.log_end, 1) + proto.NEWEST_FIRST
         found = await self._client.read(RANGE, message, proto.range_answer)
-        return (found.kvs[0].mod_revision if found.kvs else 0), found.revision
+        self._quiet = (found.kvs[0].mod_revision if found.kvs else 0), found.revision
+        return self._quiet
 
     async def tail(self, since: int) -> AsyncGenerator[Sequence[LogEntry] | None, None]:
         """What `Following` asks of it."""
+        quiet_since, quiet_until = self._quiet
         newest, revision = await self._stand()
         if newest < since:  # etcd was restored: this is another past
             yield None
             return
-        # Nothing of the log was written between the two, and etcd may have forgotten what lies there.
-        start = revision + 1 if newest == since else since + 1
+        if newest == since:
+            quiet_since, quiet_until = newest, revision
+        # What lies in a time of quiet may have been compacted, and nothing is lost by that.
+        start = max(since, quiet_until if quiet_since == since else 0) + 1
         due = since
         try:
             async with aclosing(self._watch(start)) as pieces:
@@ -116,6 +126,11 @@ def _lines(told: bytes) -> Iterator[LogEntry]:
     for kv in watched.events:
         if kv.mod_revision != revision:
             revision, number = kv.mod_revision, 0
-        for key, text in _decode_lines(kv.value):
+        try:
+            found = _decode_lines(kv.value)
+        except msgspec.DecodeError:
+            log.warning("somebody else has written to %r of etcd, which is the change log", kv.key)
+            continue
+        for key, text in found:
             yield LogEntry(revision, number, key, text.encode())
             number += 1

@@ -52,10 +52,17 @@ def varint(number: int) -> bytes:
     return bytes(found)
 
 
+_SMALL = [bytes((size,)) for size in range(128)]
+
+
 def chunk(tag: bytes, payload: bytes) -> bytes:
     """A field that is bytes, text or a message; `tag` is its number * 8 + 2."""
     size = len(payload)
-    return tag + (bytes((size,)) if size < 128 else varint(size)) + payload
+    if size < 128:
+        return tag + _SMALL[size] + payload
+    if size < 16_384:
+        return tag + bytes((size & 127 | 128, size >> 7)) + payload
+    return tag + varint(size) + payload
 
 
 def absent(key: bytes) -> bytes:
@@ -213,6 +220,25 @@ def txn_answer(data: bytes) -> Txn:
         elif number == 3:
             responses.append(_response(_bytes(found)))
     return Txn(succeeded, responses)
+
+
+def verdicts(data: bytes) -> tuple[bool, list[bool]]:
+    """Of a transaction of transactions: whether it succeeded, and which of them did."""
+    succeeded = False
+    parts: list[bool] = []
+    for number, found in fields(data):
+        if number == 2:
+            succeeded = bool(found)
+        elif number == 3:
+            parts.append(any(_succeeded(_bytes(part)) for at, part in fields(_bytes(found)) if at == 4))
+    return succeeded, parts
+
+
+def _succeeded(data: bytes) -> bool:
+    for number, found in fields(data):
+        if number > 1:  # what follows is what became of its operations
+            return number == 2 and bool(found)
+    return False
 
 
 def _response(data: bytes) -> Range | Txn | None:

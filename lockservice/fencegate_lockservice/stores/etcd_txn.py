@@ -18,6 +18,10 @@ comparisons and operations is added up."""
 MAX_REQUEST = 1_500_000
 """Bytes; etcd takes 1.5 MiB."""
 MAX_LINES = 20_000
+MANY = 32
+CHUNK = 32
+"""More operations than `MANY` are put in transactions of so many, since it is the longest path that etcd counts."""
+MAX_WRITES = (MAX_OPERATIONS - CHUNK - 2) * CHUNK
 
 
 class Item:
@@ -35,7 +39,7 @@ class Item:
         for change in changes:
             self._add(keys, change)
         self.lines = stored_lines(log) if log else b""
-        self.width = max(len(self.compares), len(self.operations) + bool(log), 1)
+        self.width = self._width()
         self.size = sum(map(len, self.compares)) + sum(map(len, self.operations)) + len(self.lines) + 200
 
     def _add(self, keys: Keys, change: Change) -> None:
@@ -60,10 +64,23 @@ class Item:
             until = keys.until(change.keep_until_us, change.key)
             self.operations.append(proto.put(until, change.version.encode()))
 
-    def nested(self, slot: bytes) -> bytes:
-        """As one of a group; its log lines go to the slot that nobody else of the group has."""
+    def _width(self) -> int:
+        """How much of what etcd allows it takes on the way to its operations."""
+        count = len(self.operations) + bool(self.lines)
+        if count > MANY:
+            return max(len(self.compares), -(-count // CHUNK)) + CHUNK
+        return max(len(self.compares), count, 1)
+
+    def writes(self, slot: bytes) -> list[bytes]:
+        """Its operations, many of them in transactions of some; its log lines go to this slot."""
         operations = [*self.operations, proto.put(slot, self.lines)] if self.lines else self.operations
-        return proto.nested(self.compares, operations)
+        if len(operations) <= MANY:
+            return operations
+        return [proto.nested([], operations[start : start + CHUNK]) for start in range(0, len(operations), CHUNK)]
+
+    def nested(self, slot: bytes) -> bytes:
+        """As one of a group; nobody else of the group has this slot."""
+        return proto.nested(self.compares, self.writes(slot))
 
 
 def is_version(key: bytes, version: str) -> tuple[bytes, bytes]:

@@ -8,29 +8,22 @@ from collections.abc import AsyncGenerator, Awaitable, Coroutine, Mapping, Seque
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import create_engine
-from sqlalchemy.exc import SQLAlchemyError
-
 from fencegate.clock import Clock
-from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Capabilities, Change, Changes, Entry, Finding, Interval, Unavailable
 from fencegate_lockservice.stores.following import Following
 from fencegate_lockservice.stores.grouping import Groups
-from fencegate_lockservice.stores.migrations import migrate, newest
 from fencegate_lockservice.stores.mysql_address import Address, read_address
 from fencegate_lockservice.stores.mysql_commits import Commits
 from fencegate_lockservice.stores.mysql_forgetting import Forgetting
-from fencegate_lockservice.stores.mysql_inspection import findings, refuse_other_tables
-from fencegate_lockservice.stores.mysql_lines import Broken, Lines, Misconfigured, Refused
-from fencegate_lockservice.stores.mysql_log import READ_WITHIN_S, Log
+from fencegate_lockservice.stores.mysql_inspection import findings
+from fencegate_lockservice.stores.mysql_lines import Lines
+from fencegate_lockservice.stores.mysql_log import Log
+from fencegate_lockservice.stores.mysql_opening import open_tables
 from fencegate_lockservice.stores.mysql_packet import Commit, Plan
 from fencegate_lockservice.stores.mysql_reading import Reading
-from fencegate_lockservice.stores.mysql_statements import sql
 from fencegate_lockservice.stores.mysql_tables import check_key
 from fencegate_lockservice.stores.server_time import ServerTime
-from fencegate_lockservice.stores.sql_schema import VERSION_TABLE
 
-OPEN_WITHIN_S = 10.0
 CLOSE_WITHIN_S = 8.0
 
 
@@ -59,13 +52,7 @@ class MysqlStore:
     # --- the contract ---
 
     async def open(self) -> None:
-        try:
-            async with asyncio.timeout(OPEN_WITHIN_S):
-                await self._log_in()
-        except TimeoutError:
-            raise Unavailable(f"{self._address.server} did not answer within {OPEN_WITHIN_S:.0f} s") from None
-        await self._migrate()
-        await refuse_other_tables(self._lines, complete=True)
+        await open_tables(self._address, self._lines)
         self._job = asyncio.get_running_loop().create_task(self._forgetting.run())
 
     async def inspect(self) -> Sequence[Finding]:
@@ -111,45 +98,6 @@ class MysqlStore:
         if plan.logs:
             self._log.look()
         self._forgetting.committed(plan)
-
-    async def _log_in(self) -> None:
-        try:
-            await self._lines.run(["DO 0"], OPEN_WITHIN_S)
-        except Misconfigured as error:
-            raise UnsafeConfiguration(str(error)) from None
-
-    async def _migrate(self) -> None:
-        """In a thread, since Alembic waits where it stands; and only where there is something to do."""
-        migrated = await self._migrated()
-        if migrated == newest():
-            return
-        if migrated is None:
-            await refuse_other_tables(self._lines, complete=False)
-        try:
-            await asyncio.to_thread(_migrate, self._address)
-        except SQLAlchemyError as error:
-            cause = str(getattr(error, "orig", "") or type(error).__name__)[:300]
-            raise UnsafeConfiguration(f"the tables in {self._address.server} can't be made: {cause}") from None
-
-    async def _migrated(self) -> str | None:
-        """How far the tables are; None when there is no note of that."""
-        try:
-            async with self._lines.line() as line:
-                (rows,) = await line.run([sql("migrated", table=VERSION_TABLE)], READ_WITHIN_S)
-        except Refused:  # there is no such table
-            return None
-        except Broken as error:
-            raise Unavailable(f"{self._address.server}: {error}") from None
-        return rows[0][0] if rows else None
-
-
-def _migrate(address: Address) -> None:
-    url, arguments = address.for_sqlalchemy()
-    engine = create_engine(url, connect_args=arguments, isolation_level="READ COMMITTED")
-    try:
-        migrate(engine)
-    finally:
-        engine.dispose()
 
 
 async def _fail(error: Exception) -> None:

@@ -2,8 +2,8 @@
 -- with names of ours, with numbers, and with hexadecimal literals: never with text that came from outside.
 
 -- session: what every connection begins with. A transaction that its client left open must not hold rows for long.
-SET SESSION sql_mode = 'STRICT_TRANS_TABLES', time_zone = '+00:00', autocommit = 1, innodb_lock_wait_timeout = 2,
-    lock_wait_timeout = 5, wait_timeout = 30 /*M!100300 , idle_transaction_timeout = 5 */;
+SET SESSION sql_mode = 'STRICT_TRANS_TABLES', time_zone = '+00:00', autocommit = 1, innodb_lock_wait_timeout = 1,
+    lock_wait_timeout = 3, wait_timeout = 30 /*M!100300 , idle_transaction_timeout = 5 */;
 
 -- isolation: without gap locks, commits of different keys never wait for each other.
 SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;

@@ -1,13 +1,11 @@
-"""What can be seen of a MySQL server's settings, and of the tables, that makes locks there safe or unsafe."""
+"""What can be seen of a MySQL server's settings that makes locks there safe or unsafe."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Finding
 from fencegate_lockservice.stores.mysql_lines import Lines
 from fencegate_lockservice.stores.mysql_log import READ_WITHIN_S
 from fencegate_lockservice.stores.mysql_statements import names, sql
-from fencegate_lockservice.stores.sql_schema import metadata
 
 _VARIABLES = (
     "version", "innodb_flush_log_at_trx_commit", "innodb_doublewrite", "log_bin", "sync_binlog", "binlog_format",
@@ -17,32 +15,11 @@ _VARIABLES = (
 _NEEDED_PACKET = 8_000_000
 
 
-async def refuse_other_tables(lines: Lines, *, complete: bool) -> None:
-    """UnsafeConfiguration when tables of our names are not ours, or can't be rolled back, or are not `complete`."""
-    ours = names(metadata.tables)
-    engines, columns = await lines.run([sql("engines", names=ours), sql("columns", names=ours)], READ_WITHIN_S)
-    for table in metadata.tables.values():
-        there = {column.lower() for name, column in columns if name == table.name}
-        if there and not there.issuperset(table.columns.keys()):
-            raise UnsafeConfiguration(
-                f"the database has a table {table.name!r} that Fencegate did not make;"
-                " give it a database of its own: mysql://…/fencegate"
-            )
-        if complete and not there:
-            raise UnsafeConfiguration(
-                f"the database has lost its table {table.name!r}: restore it, or begin with an empty database"
-            )
-    for name, engine in engines:
-        if engine != "InnoDB":
-            raise UnsafeConfiguration(
-                f"the table {name!r} is kept by {engine}, which can't roll back: ALTER TABLE {name} ENGINE=InnoDB"
-            )
-
-
 async def findings(lines: Lines) -> Sequence[Finding]:
     """What `Store.inspect` promises."""
-    statements = [sql("settings", names=names(_VARIABLES)), sql("followers")]
-    variables, ((followers,),) = await lines.run(statements, READ_WITHIN_S)
+    # In this order: the driver repeats the server's warnings about the last, and MySQL has one about `followers`.
+    statements = [sql("followers"), sql("settings", names=names(_VARIABLES))]
+    ((followers,),), variables = await lines.run(statements, READ_WITHIN_S)
     settings = {name: str(value).upper() for name, value in variables}
     return [*_durability(settings), *_usability(settings), *_copies(settings, followers)]
 

@@ -78,6 +78,8 @@ class Log:
         statements = [sql("log_size"), sql("oldest_lines", limit=DROP_AT_ONCE + 1)]
         meta, rows = await self._lines.run(statements, READ_WITHIN_S)
         ((newest, kept),) = meta
+        if len(rows) <= DROP_AT_ONCE:
+            kept = min(kept, len(rows))  # whatever the counters say, when somebody removed lines by hand
         before_ms = self._clock.now_us() // 1000 - KEPT_MS
         too_many = min(kept - KEPT_LINES, DROP_AT_ONCE)
         upto = 0

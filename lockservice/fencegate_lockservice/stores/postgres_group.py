@@ -11,6 +11,8 @@ from fencegate_lockservice.stores.sql_columns import is_lock, readable
 
 MAX_BYTES = 4 << 20
 """How much goes out at once; a larger item goes alone."""
+MAX_KEY_BYTES = 2048
+"""An entry of an index may have 2704."""
 
 
 class _Changed(msgspec.Struct, omit_defaults=True, gc=False):
@@ -57,9 +59,7 @@ class Commit:
                 self.entries.append(_changed(change, change.key))
             (self.compared if change.compare_only else self.written).add(change.key)
         self.lines = [_Line(0, check_text(key), _text(event)) for key, event in log]
-        self.size = sum(len(change.value or b"") + 300 for change in changes) + sum(
-            len(event) + 100 for _, event in log
-        )
+        self.size = sum(len(change.value or b"") for change in changes) + sum(len(event) for _, event in log)
 
     def numbered(self, item: int) -> None:
         for change in (*self.locks, *self.entries):
@@ -83,7 +83,10 @@ def _text(value: bytes) -> str:
 
 
 def _changed(change: Change, key: str) -> _Changed:
-    row = _Changed(0, check_text(key), change.compare_only, change.expected)
+    if len(key) > MAX_KEY_BYTES // 4 and len(key.encode(errors="replace")) > MAX_KEY_BYTES:
+        raise Unavailable(f"the store can't take this: a key has at most {MAX_KEY_BYTES} bytes")
+    expected = None if change.expected is None else check_text(change.expected)
+    row = _Changed(0, check_text(key), change.compare_only, expected)
     if not change.compare_only and change.value is not None:
         row.v, row.d, row.u = check_text(change.version), _text(change.value), change.keep_until_us
     return row

@@ -131,8 +131,9 @@ class Link:
         idle = pq.TransactionStatus.IDLE
         if not _is_broken(connection) and connection.pgconn.transaction_status == idle:
             # The server has said that it is ready for the next one, or never heard of this one.
-            sqlstate = error.sqlstate if isinstance(error, psycopg.Error) else None
-            return Refused(sqlstate or "", in_one_line(error))
+            diagnosis = error.diag if isinstance(error, psycopg.Error) else None
+            said = diagnosis.message_primary if diagnosis is not None else None
+            return Refused((diagnosis.sqlstate if diagnosis is not None else None) or "", said or in_one_line(error))
         self._trouble = in_one_line(error)
         self._drop(connection)
         self._begin_to_connect()

@@ -42,13 +42,20 @@ class _Log:
         self.found: list[LogEntry] | None = None
 
 
+class _Notify:
+    pass
+
+
+_Job = _Load | _Scan | _Log | _Notify
+
+
 class Reader:
     """All loads of a group are one statement; a scan, or a page of the log, is one of its own."""
 
     def __init__(self, link: Link, statements: Statements) -> None:
         self._link = link
         self._statements = statements
-        self._groups: Groups[_Load | _Scan | _Log] = Groups(self._carry)
+        self._groups: Groups[_Job] = Groups(self._carry)
 
     async def load(self, keys: Sequence[str]) -> Mapping[str, Entry]:
         job = _Load(keys)
@@ -70,11 +77,15 @@ class Reader:
         await self._groups.add(job)
         return job.newest
 
+    async def notify(self) -> None:
+        """Wake all who listen for changes."""
+        await self._groups.add(_Notify())
+
     async def close(self) -> None:
         await self._groups.close()
         await self._link.close()
 
-    async def _carry(self, group: Sequence[Waiting[_Load | _Scan | _Log]]) -> None:
+    async def _carry(self, group: Sequence[Waiting[_Job]]) -> None:
         loads = [waiting.item for waiting in group if isinstance(waiting.item, _Load)]
         if loads:
             await self._load(loads)
@@ -83,6 +94,8 @@ class Reader:
                 await self._scan(waiting.item)
             elif isinstance(waiting.item, _Log):
                 await self._read_log(waiting.item)
+            elif isinstance(waiting.item, _Notify):
+                await self._ask(self._statements.notify, [self._statements.channel])
             waiting.done()
 
     async def _load(self, loads: Sequence[_Load]) -> None:

@@ -1,4 +1,4 @@
-"""The statements that read: entries by key, by prefix, and the change log. Each brings the server's time along."""
+"""The statements, and what their rows mean. Those that read single keys or the log bring the server's time along."""
 
 import hashlib
 from collections.abc import Sequence
@@ -49,10 +49,12 @@ class Statements:
         self.scan_entries = _in(schema, _SCAN_ENTRIES)
         self.read_log = _in(schema, _READ_LOG)
         self.commit = _in(schema, _COMMIT)
+        self.notify = SQL("SELECT pg_notify(%s, '')").format()
 
 
 def _in(schema: str, statement: str) -> Composed:
-    return SQL(statement).format(schema=Identifier(schema), now=SQL(CLOCK))  # type: ignore[arg-type]  # made above, of our own text
+    name = Identifier(schema.replace("%", "%%"))  # the driver looks for its placeholders in names too
+    return SQL(statement).format(schema=name, now=SQL(CLOCK))  # type: ignore[arg-type]  # made above, of our own text
 
 
 def split_keys(keys: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -93,6 +95,5 @@ def found_lines(rows: Sequence[Row], since: int) -> tuple[int, list[LogEntry] | 
     _, newest, compacted, *_ = rows[0]
     if since < compacted or since > newest:
         return newest, None
-    return newest, [
-        LogEntry(rev, line, key, event.encode()) for _, _, _, rev, line, key, event in rows if rev is not None
-    ]
+    lines = (row[3:] for row in rows if row[3] is not None)
+    return newest, [LogEntry(revision, line, key, event.encode()) for revision, line, key, event in lines]

@@ -1,7 +1,6 @@
 """How PostgreSQL is reached for the first time: what must be there, what is made, and what its settings mean."""
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +26,7 @@ _SETTINGS = """
 SELECT name, setting FROM pg_settings
 WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names')
 """
-_ASYNCHRONOUS = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'async'"
+_STANDBYS = "SELECT count(*) FROM pg_stat_replication"  # any role may count them, and only some see more
 
 
 async def connect(target: Target) -> Connection:
@@ -126,54 +125,46 @@ async def inspect(target: Target) -> Sequence[Finding]:
     try:
         async with asyncio.timeout(OPEN_WITHIN_S), await connect(target) as connection:
             settings = dict(await (await connection.execute(_SETTINGS)).fetchall())
-            asynchronous = 0
-            with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
-                row = await (await connection.execute(_ASYNCHRONOUS)).fetchone()
-                asynchronous = row[0] if row else 0
+            row = await (await connection.execute(_STANDBYS)).fetchone()
             direct = await is_direct(connection)
     except (psycopg.Error, OSError, TimeoutError) as error:
         raise _explained(target, error) from None
-    return findings(settings, asynchronous, direct)
+    return findings(settings, row[0] if row else 0, direct)
 
 
-def findings(settings: dict[str, str], asynchronous: int, direct: bool) -> list[Finding]:
-    found = []
-    if settings["fsync"] != "on":
-        found.append(
-            Finding("unsafe", "fsync is off: a crash of the machine loses locks that were granted", "set fsync = on")
-        )
+def findings(settings: dict[str, str], standbys: int, direct: bool) -> list[Finding]:
+    """The same, of settings that were read; `direct` says that no pooler is in between."""
+    found = [_durability(settings)]
     if settings["full_page_writes"] != "on":
         found.append(Finding("warning", "full_page_writes is off: a crash may tear pages", "set full_page_writes = on"))
-    found.append(_durability(settings["synchronous_commit"]))
-    found.append(_replication(settings, asynchronous))
+    found.append(_replication(settings, standbys))
     if not direct:
         found.append(
             Finding("fine", "a connection pooler is in between: changes of other replicas are polled, not notified")
         )
-    return [finding for finding in found if finding.what]
+    return found
 
 
-def _durability(synchronous_commit: str) -> Finding:
-    if synchronous_commit == "off":
+def _durability(settings: dict[str, str]) -> Finding:
+    if settings["fsync"] != "on":
+        return Finding("unsafe", "fsync is off: a crash of the machine loses granted locks", "set fsync = on")
+    if settings["synchronous_commit"] == "off":
         return Finding("fine", "synchronous_commit is off; every commit of ours turns it on for itself")
-    return Finding("fine", f"every commit is flushed before it is answered (synchronous_commit = {synchronous_commit})")
+    setting = f"synchronous_commit = {settings['synchronous_commit']}"
+    return Finding("fine", f"every commit is flushed before it is answered ({setting})")
 
 
-def _replication(settings: dict[str, str], asynchronous: int) -> Finding:
+def _replication(settings: dict[str, str], standbys: int) -> Finding:
     advice = (
         "set synchronous_standby_names, or know that after a failover order rests on the clocks: tokens still only "
         "grow, but a lock whose grant was lost may be granted again while its holder still works: fence the resource"
     )
     if settings["synchronous_standby_names"]:
-        if settings["synchronous_commit"] in ("local", "off"):
-            return Finding(
-                "warning",
-                f"synchronous_commit is {settings['synchronous_commit']}: commits may not wait for the standby",
-                "set synchronous_commit = on for this role",
-            )
+        if settings["synchronous_commit"] == "local":
+            what = "synchronous_commit is local: commits do not wait for the standby"
+            return Finding("warning", what, "set synchronous_commit = on for this role")
         return Finding("fine", "commits wait for a synchronous standby")
-    if asynchronous:
-        return Finding(
-            "warning", f"{asynchronous} standby(s) replicate asynchronously: a failover loses commits", advice
-        )
+    if standbys:
+        what = f"{standbys} standby(s) replicate asynchronously: a failover loses commits"
+        return Finding("warning", what, advice)
     return Finding("fine", "no standby replicates from here")

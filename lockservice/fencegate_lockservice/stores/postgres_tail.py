@@ -35,6 +35,7 @@ class Tail:
         self._connection: Connection | None = None
         self._ending = False
         self.listens = False
+        self.is_pooled = False
 
     def tell(self) -> None:
         """Something was committed."""
@@ -42,7 +43,7 @@ class Tail:
 
     async def lines(self, since: int) -> AsyncIterator[Sequence[LogEntry] | None]:
         """Whole revisions as they come; None, and no more, when those after `since` are gone."""
-        listening = asyncio.get_running_loop().create_task(self._listen())
+        listening: asyncio.Task[None] | None = None
         pause_s = SHORTEST_S
         try:
             while True:
@@ -51,6 +52,8 @@ class Tail:
                 if found is None:
                     yield None
                     return
+                if listening is None:  # not before the server has answered: while it is down, one who tries is enough
+                    listening = asyncio.get_running_loop().create_task(self._listen())
                 if found:
                     since, pause_s = found[-1].revision, SHORTEST_S
                     yield found
@@ -60,7 +63,8 @@ class Tail:
                     async with asyncio.timeout(pause_s):
                         await self._news.wait()
         finally:
-            await self._end(listening)
+            if listening is not None:
+                await self._end(listening)
 
     async def close(self) -> None:
         await self._reader.close()
@@ -80,6 +84,7 @@ class Tail:
             try:
                 self._connection = await self._connect()
                 if not await is_direct(self._connection):
+                    self.is_pooled = True
                     return
                 await self._hear(self._connection)
             except (psycopg.Error, OSError, Unavailable) as error:
@@ -96,8 +101,7 @@ class Tail:
 
     async def _hear(self, connection: Connection) -> None:
         await connection.execute(SQL("LISTEN {}").format(Identifier(self._statements.channel)))
-        async with await self._connect() as other:
-            await other.execute("SELECT pg_notify(%s, '')", [self._statements.channel])
+        await self._reader.notify()
         async for _ in connection.notifies(timeout=PROBE_WITHIN_S, stop_after=1):
             self.listens = True
         if not self.listens:

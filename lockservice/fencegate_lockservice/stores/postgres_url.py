@@ -1,6 +1,6 @@
 """What a `postgresql://` URL says: how to connect, and in which schema the tables are."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
@@ -29,7 +29,7 @@ class Target:
     """Where the store is. `server` names it in what is said of it, without the password."""
 
     server: str
-    parameters: dict[str, Any]
+    parameters: dict[str, Any] = field(repr=False)
     schema: str | None
 
 
@@ -41,6 +41,7 @@ def parse_url(url: str) -> Target:
         ours = [value for name, value in query if name == "schema"]
         rest = urlencode([pair for pair in query if pair[0] != "schema"], quote_via=quote)
         parameters = conninfo_to_dict(urlunsplit(parts._replace(query=rest)))
+        hosts = _hosts(parameters)
     except (ValueError, psycopg.Error):
         # Not the error itself: it may quote the password.
         raise UnsafeConfiguration(
@@ -50,10 +51,15 @@ def parse_url(url: str) -> Target:
     schema = ours[-1] if ours else None
     if schema is not None and not (schema and "\0" not in schema and len(schema.encode(errors="replace")) <= 63):
         raise UnsafeConfiguration("the schema of the store must be a name of at most 63 bytes: ?schema=NAME")
-    return Target(_name(parameters), {**_DEFAULTS, **parameters}, schema)
-
-
-def _name(parameters: dict[str, Any]) -> str:
-    hosts = str(parameters.get("host") or parameters.get("hostaddr") or "a local socket")
     database = parameters.get("dbname")
-    return f"PostgreSQL at {hosts}" + (f" ({database})" if database else "")
+    server = f"PostgreSQL at {', '.join(hosts)}" + (f" ({database})" if database else "")
+    return Target(server, {**_DEFAULTS, **parameters}, schema)
+
+
+def _hosts(parameters: dict[str, Any]) -> list[str]:
+    """Where it may be, in words. ValueError for a port that is none."""
+    hosts = str(parameters.get("host") or parameters.get("hostaddr") or "a local socket").split(",")
+    ports = [str(int(port)) if port else "" for port in str(parameters.get("port") or "").split(",")]
+    if len(ports) == 1:
+        ports *= len(hosts)
+    return [f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True)]

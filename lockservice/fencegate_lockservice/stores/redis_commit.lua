@@ -19,6 +19,7 @@ local revision
 if lines ~= '' then
   revision = call('HINCRBY', reigns, 'newest', 1)
   if revision == 1 then return {'lost', now} end  -- flushed: a new log has to be begun, for all to notice
+  call('XADD', log, 'MAXLEN', '~', 100000, string.format('%.0f-0', revision), ARGV[3], lines)
 end
 
 at = 5
@@ -40,13 +41,11 @@ for number = 1, count do
   end
 end
 
-if revision then
-  call('XADD', log, 'MAXLEN', '~', 100000, string.format('%.0f-0', revision), ARGV[3], lines)
-  if revision % 8 > 0 then return now end
-end
+if revision and revision % 8 > 0 then return now end
 
 -- Every eighth commit forgets more than eight bring, so that what is past its time does not pile up.
-local gone, forgotten, past = {}, {}, call('ZRANGEBYSCORE', keep, '-inf', now, 'LIMIT', 0, math.min(1000, 64 + 16 * count))
+local past = call('ZRANGEBYSCORE', keep, '-inf', now, 'LIMIT', 0, math.min(1000, 64 + 16 * count))
+local gone, forgotten = {}, {}
 for _, entry in ipairs(past) do
   local there = name(entry)
   if (call('HGET', there, 'until') or '') ~= '' then  -- else it was deleted since, or written to stay

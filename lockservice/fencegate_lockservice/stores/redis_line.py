@@ -34,7 +34,7 @@ pack = cast(Callable[[tuple[str | bytes | int, ...]], bytes], hiredis.pack_comma
 class Asked:
     """A command, and where its answer is awaited. `hear` is given this and the answer (or an hiredis.ReplyError)."""
 
-    __slots__ = ("future", "hear", "packed", "sent_us", "writes")
+    __slots__ = ("future", "hear", "packed", "repeated", "sent_us", "writes")
 
     def __init__(
         self, packed: bytes, future: "asyncio.Future[Any]", hear: "Hear", sent_us: int, *, writes: bool
@@ -44,6 +44,7 @@ class Asked:
         self.hear = hear
         self.sent_us = sent_us
         self.writes = writes
+        self.repeated = False
 
     def done(self, result: Any = None) -> None:
         if not self.future.done():
@@ -94,13 +95,17 @@ class Line(asyncio.Protocol):
         if self.why or self._bytes > MAX_BYTES or len(self._sent) + len(self._gathered) > MAX_UNDER_WAY:
             asked.failed(Unavailable(self.why or "too much waits for an answer of the store already"))
             return
-        self.again(asked)
+        self._send(asked)
 
     def again(self, asked: Asked) -> None:
-        """Send it, also a second time when the server said that it has not run it."""
+        """Send it a second time: the server said that it has not run it."""
+        asked.repeated = True
         if self.why:
             asked.failed(Unavailable(self.why))
-            return
+        else:
+            self._send(asked)
+
+    def _send(self, asked: Asked) -> None:
         self._bytes += len(asked.packed)
         if not self._sent and not self._gathered and not self._full:  # nobody to go with: the turn need not end
             self._sent.append(asked)
@@ -168,6 +173,8 @@ class Line(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:
+        while self._hearing:  # what came before the end is known
+            self._hear()
         self.drop(f"the connection was lost ({error})" if error is not None else "the connection was closed")
         if not self._gone.done():
             self._gone.set_result(None)

@@ -21,8 +21,8 @@ class Script:
 COMMIT, LOAD, SCAN, ENTER, LINES = (Script(name) for name in ("commit", "load", "scan", "enter", "lines"))
 SCRIPTS = {script.sha: script for script in (COMMIT, LOAD, SCAN, ENTER, LINES)}
 
-# A script fails with one of these before its first write. Older servers tell them inside of a longer text.
-_NOTHING_DONE = {
+# Older servers tell them inside of a longer text.
+_KNOWN = {
     "READONLY": "it is a read-only replica: give the address of the primary",
     "MASTERDOWN": "it is a replica that has lost its primary",
     "LOADING": "it is still loading its data",
@@ -37,7 +37,7 @@ _NOTHING_DONE = {
     "WRONGTYPE": "a key of the lock store is used by others: give this store a ?prefix= or a database of its own",
     "MOVED": "it is a cluster, which the lock store can't use",
 }
-_CODE = re.compile(rf"\b({'|'.join(_NOTHING_DONE)})\b")
+_CODE = re.compile(rf"\b({'|'.join(_KNOWN)})\b")
 _ELSEWHERE = ("READONLY", "MASTERDOWN")
 
 
@@ -48,11 +48,11 @@ def code_of(refusal: Exception) -> str:
 
 
 def failure_of(refusal: Exception, server: str) -> Exception:
-    """What the caller of a script is told. What is not known may have happened in its middle."""
+    """What the caller of a script is told. Most that are known come before the first write of a script; what is not
+    known may have happened in its middle, and so may a command that the ACL forbids."""
     code = code_of(refusal)
-    if code:
-        return Unavailable(f"{server}: {_NOTHING_DONE[code]} ({code})")
-    return Ambiguous(f"{server}: {str(refusal)[:200]}")
+    text = f"{server}: {_KNOWN[code]} ({code})" if code else f"{server}: {str(refusal)[:200]}"
+    return Unavailable(text) if code and code != "NOPERM" else Ambiguous(text)
 
 
 def is_elsewhere(refusal: Exception) -> bool:

@@ -11,7 +11,7 @@ from fencegate.clock import Clock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Unavailable
 from fencegate.loop import running_loop
-from fencegate_lockservice.stores.redis_line import Asked, Line, dial, pack
+from fencegate_lockservice.stores.redis_line import Asked, Line, dial, hear_plainly, pack
 from fencegate_lockservice.stores.redis_script import ENTER, SCRIPTS, Script, code_of, failure_of, is_elsewhere
 from fencegate_lockservice.stores.redis_settings import fields
 from fencegate_lockservice.stores.redis_url import Address
@@ -20,6 +20,7 @@ from fencegate_lockservice.stores.server_time import ServerTime
 OPEN_WITHIN_S = 10.0
 FINISH_WITHIN_S = 3.0
 BEAT_S = 1.0
+LISTEN_EVERY_US = 1_000
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.02, 1.0
 OLDEST = (6, 2)
 _KINDS = {"index": "zset", "keep": "zset", "log": "stream", "reign": "hash"}
@@ -49,22 +50,30 @@ class Server:
         self._clock = clock
         self._down = asyncio.Event()
         self._server_id = ""
+        self._listens_at_us = 0
         self._keeping: asyncio.Task[None] | None = None
         self._closed = False
 
     # --- life ---
 
     async def open(self) -> None:
-        end_us = self._clock.monotonic_us() + int(OPEN_WITHIN_S * 1_000_000)
+        try:
+            async with asyncio.timeout(OPEN_WITHIN_S):
+                await self._connect_when_loaded()
+        except TimeoutError:
+            raise Unavailable(f"{self.address} was not ready within {OPEN_WITHIN_S:.0f} s") from None
+        self._keeping = running_loop().create_task(self._keep())
+
+    async def _connect_when_loaded(self) -> None:
+        """A server that has just been started may still be reading its data."""
         while True:
             try:
                 await self._connect()
-                break
+                return
             except Unavailable as error:
-                if "(LOADING)" not in str(error) or self._clock.monotonic_us() > end_us:
+                if "(LOADING)" not in str(error):
                     raise
             await asyncio.sleep(0.1)
-        self._keeping = running_loop().create_task(self._keep())
 
     async def close(self) -> None:
         """Take nothing more, wait for what is under way, and hang up."""
@@ -84,8 +93,10 @@ class Server:
     # --- scripts ---
 
     def heard(self, asked: Asked, at_us: int) -> None:
-        """An answer told the time."""
-        self.time.heard(asked.sent_us, at_us)
+        """An answer told the time. Hundreds of them in a millisecond would tell no more than one does."""
+        if asked.sent_us >= self._listens_at_us:
+            self._listens_at_us = asked.sent_us + LISTEN_EVERY_US
+            self.time.heard(asked.sent_us, at_us)
 
     async def run(self, script: Script, *arguments: str | bytes | int) -> Any:
         """One script and its answer. Unavailable when there is none."""
@@ -110,9 +121,9 @@ class Server:
     def refused(self, asked: Asked, refusal: Exception) -> None:
         """The server did not run a script to its end."""
         line = self.line
-        if code_of(refusal) == "NOSCRIPT" and line is not None:  # then it did nothing, and may be asked again
+        if code_of(refusal) == "NOSCRIPT" and line is not None and not asked.repeated:  # it did nothing
             for script in SCRIPTS.values():
-                line.ask(pack(("SCRIPT", "LOAD", script.text)), running_loop().create_future(), _ignore)
+                line.ask(pack(("SCRIPT", "LOAD", script.text)), _unheeded(), hear_plainly)
             line.again(asked)
             return
         error = failure_of(refusal, str(self.address))
@@ -136,7 +147,7 @@ class Server:
         """The change log is gone: have a new one before whatever is asked next."""
         if self.line is not None:
             command = ("EVALSHA", ENTER.sha, 0, self.address.prefix, self._server_id, self._clock.random_id(8))
-            self.line.ask(pack(command), running_loop().create_future(), _ignore)
+            self.line.ask(pack(command), _unheeded(), hear_plainly)
 
     # --- keeping the connection ---
 
@@ -144,9 +155,10 @@ class Server:
         line = await dial(self.address, self._clock, self._lost)
         try:
             self._server_id = await self._identify(line)
-            for script in SCRIPTS.values():
-                await line.call("SCRIPT", "LOAD", script.text)
+            await self._check_names(line)
+            await asyncio.gather(*(line.call("SCRIPT", "LOAD", script.text) for script in SCRIPTS.values()))
             self.time.forget()
+            self._listens_at_us = 0
             self.line = line  # `enter` goes this way
             await self.enter()
         except BaseException as error:
@@ -164,8 +176,8 @@ class Server:
 
     async def _identify(self, line: Line) -> str:
         """Which server this is, in which role: both change what may be relied on."""
-        server = fields(await line.call("INFO", "server"))
-        replication = fields(await line.call("INFO", "replication"))
+        told = await asyncio.gather(line.call("INFO", "server"), line.call("INFO", "replication"))
+        server, replication = (fields(info) for info in told)
         if server.get("redis_mode", server.get("server_mode")) == "cluster":
             raise UnsafeConfiguration(
                 f"{self.address} is a cluster: a commit touches several keys at once; use a server that is none"
@@ -174,14 +186,17 @@ class Server:
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
         if numbers < OLDEST:
             raise UnsafeConfiguration(f"{self.address} is of version {version or '?'}: at least 6.2 is needed")
-        for name, kind in _KINDS.items():
-            found = (await line.call("TYPE", f"{self.address.prefix}fencegate-{name}")).decode()
-            if found not in ("none", kind):
-                raise UnsafeConfiguration(
-                    f"{self.address} has something else at {self.address.prefix}fencegate-{name}: give this store a"
-                    " ?prefix= or a database of its own"
-                )
         return f"{server.get('run_id', '')}/{replication.get('master_replid', '')}"
+
+    async def _check_names(self, line: Line) -> None:
+        """What we are about to use must be ours."""
+        names = [f"{self.address.prefix}fencegate-{name}" for name in _KINDS]
+        found = await asyncio.gather(*(line.call("TYPE", name) for name in names))
+        for name, kind, there in zip(names, _KINDS.values(), found, strict=True):
+            if there not in (b"none", kind.encode()):
+                raise UnsafeConfiguration(
+                    f"{self.address} has something else at {name}: give this store a ?prefix= or a database of its own"
+                )
 
     def _lost(self, line: Line) -> None:
         if line is not self.line:
@@ -202,8 +217,10 @@ class Server:
                     await self._connect()
                     log.info("%s is back", self.address)
                     again_s = AGAIN_FIRST_S
-                except (Unavailable, UnsafeConfiguration) as error:
-                    self.why = str(error)
+                except Exception as error:  # whatever it is, it may be over the next time
+                    if self.why != str(error):
+                        self.why = str(error)
+                        log.warning("%s", self.why)
                     await asyncio.sleep(again_s * (0.5 + self._clock.jitter() / 2))
                     again_s = min(2 * again_s, AGAIN_MOST_S)
                     continue
@@ -211,8 +228,7 @@ class Server:
                 async with asyncio.timeout(BEAT_S):
                     await self._down.wait()
                 continue
-            with suppress(Unavailable):
-                await self._beat()
+            await self._beat()
 
     async def _beat(self) -> None:
         line = self.line
@@ -221,9 +237,12 @@ class Server:
         try:
             self._server_id = await self._identify(line)
             await self.enter()
-        except (hiredis.ReplyError, UnsafeConfiguration) as error:
+        except Exception as error:  # also when it is out of reach, which is known then
             line.drop(str(error))
 
 
-def _ignore(asked: Asked, _answer: Any) -> None:
-    asked.done()
+def _unheeded() -> "asyncio.Future[Any]":
+    """For an answer that nobody waits for."""
+    future = running_loop().create_future()
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future

@@ -23,6 +23,7 @@ class Tail:
         self._writer = writer.encode()
         self._log = f"{server.address.prefix}fencegate-log"
         self._line: Line | None = None
+        self._reign: bytes | None = None
 
     async def follow(self, since: int) -> AsyncIterator[Sequence[LogEntry] | None]:
         """What `Following` wants of a tail."""
@@ -30,7 +31,8 @@ class Tail:
         self._line = line = await self._server.dial()
         try:
             reign = await self._server.enter()
-            if since < reign.began:
+            last, self._reign = self._reign, reign.id
+            if since < reign.began or last not in (None, reign.id):
                 yield None
                 return
             rest_s = 0.0

@@ -27,7 +27,7 @@ from fencegate_lockservice.stores.redlock_inspect import inspect
 from fencegate_lockservice.stores.redlock_keys import Keys
 from fencegate_lockservice.stores.redlock_node import Node
 from fencegate_lockservice.stores.redlock_paxos import Fit
-from fencegate_lockservice.stores.redlock_register import MAX_SETTLED, MAX_VALUE, Commit, found_in, register_of
+from fencegate_lockservice.stores.redlock_register import MAX_SETTLED, MAX_VALUE, Commit, decode, found_in, register_of
 from fencegate_lockservice.stores.redlock_url import Settings, parse
 from fencegate_lockservice.stores.redlock_voting import Voting
 from fencegate_lockservice.stores.server_time import MAX_OFF_US, clocks_differ
@@ -85,8 +85,8 @@ class RedlockStore:
         for node in self._nodes:
             node.start()
         await council.open(OPEN_WITHIN_S)
-        await hints.start()
         self._opened = council, hints, Voting(self._nodes, self._keys, self._clock, council)
+        await hints.start(self._landed)
 
     async def inspect(self) -> Sequence[Finding]:
         self._parts()
@@ -155,7 +155,7 @@ class RedlockStore:
         if any(change.value is not None and len(change.value) > MAX_VALUE for change in changes):
             raise Unavailable(f"this store takes values of up to {MAX_VALUE} bytes")
         commit_id = self._clock.random_id(8)
-        edit = Commit(register, changes, hint(commit_id, log), commit_id, self._clock.now_us())
+        edit = Commit(register, changes, hint(commit_id, register, log), commit_id, self._clock.now_us())
         try:
             fit = (await voting.settle(register, edit)).fit
         except (TimeoutError, Unavailable) as error:
@@ -177,6 +177,12 @@ class RedlockStore:
         for register, names in wanted.items():
             found |= found_in(values[register], names, now_us)
         return found
+
+    async def _landed(self, commits: Mapping[str, str]) -> set[str]:
+        """Which of these commits, given with their registers, are in the past of what is there now."""
+        values = await self._voting().read(sorted(set(commits.values())))
+        past = {register: decode(value).commits for register, value in values.items()}
+        return {commit_id for commit_id, register in commits.items() if commit_id in past[register]}
 
     async def _scan(self, prefix: str, after: str, limit: int) -> list[tuple[str, Entry]]:
         """The main entry of each register, by name; settled requests have none of their own."""

@@ -25,6 +25,7 @@ from fencegate_lockservice.stores.redlock_witness import Witness
 LOOK_WITHIN_S = 2.0
 LOOK_EVERY_S = 2.0
 AGAIN_AFTER_S = 0.05
+UNUSABLE_AGAIN_AFTER_S = 0.5
 WAIT_FOR_ALL_S = 0.5
 
 log = logging.getLogger("fencegate.store.redlock")
@@ -112,20 +113,20 @@ class Council:
 
     async def _tend(self) -> None:
         while True:
-            settled = False
+            pause_s = UNUSABLE_AGAIN_AFTER_S
             self._wanted.clear()
             passed, self._passed = self._passed, None
             try:
-                settled = await self._pass()
-            except (Unavailable, FencegateError) as error:
-                log.warning("the nodes of the store: %s", error)
+                pause_s = LOOK_EVERY_S if await self._pass() else AGAIN_AFTER_S
+            except (Unavailable, FencegateError):
+                pass  # it was told, and whoever asks for a lock is told
             except Exception:  # it must go on, or a node that comes back would never vote again
                 log.exception("the nodes of the store can't be looked after")
             finally:
                 if passed is not None and not passed.done():
                     passed.set_result(None)
             try:
-                async with asyncio.timeout(LOOK_EVERY_S if settled else AGAIN_AFTER_S * (1 + self._clock.jitter())):
+                async with asyncio.timeout(pause_s * (0.75 + self._clock.jitter() / 2)):
                     await self._wanted.wait()
                 await asyncio.sleep(AGAIN_AFTER_S / 5)
             except TimeoutError:
@@ -148,11 +149,11 @@ class Council:
             for number in findings.blank:
                 await self._heal(number, found[number], findings.config)
             return all(number in self._copying for number in findings.blank)
-        except Unavailable as error:
-            self._why = str(error)
-            raise
-        except UnsafeConfiguration as error:
-            self._why, self._view = str(error), None
+        except (Unavailable, UnsafeConfiguration) as error:
+            if self._why != str(error):
+                self._why = str(error)
+                log.error("the store can't be used: %s", error)
+            self._view = None
             raise
 
     async def _look(self) -> dict[int, NodeSays]:

@@ -1,12 +1,13 @@
 """The change log of a redlock store: hints from a short stream of each node, told once a majority has them.
 
-What only a minority accepted may never have happened, so nobody is told of it. A revision is a number of this process:
-another one tells the same lines under others, and what was told before this one began can't be told again.
+What only a minority accepted may never have happened. Nobody is told of it before a look at the register shows that it
+did: the majority that accepted it may be another one than that which can be heard from here. A revision is a number of
+this process: another one tells the same lines under others, and what was told before this one began is gone.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +26,8 @@ KEEP = 20_000
 BLOCK_MS = 2000
 BATCH = 1000
 AGAIN_AFTER_S = 0.1
+DOUBT_AFTER_US = 300_000
+GIVE_UP_AFTER_US = 5_000_000
 CATCH_UP_WITHIN_S = 5.0
 
 log = logging.getLogger("fencegate.store.redlock")
@@ -32,12 +35,16 @@ log = logging.getLogger("fencegate.store.redlock")
 Place = tuple[int, int]
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[str, list[tuple[str, bytes]]]).decode
+_decode = msgspec.msgpack.Decoder(tuple[str, str, list[tuple[str, bytes]]]).decode
+
+Lines = list[tuple[str, bytes]]
+Landed = Callable[[Mapping[str, str]], Awaitable[set[str]]]
+"""Which of these commits have landed, each given with its register."""
 
 
-def hint(commit_id: str, lines: Sequence[tuple[str, bytes]]) -> bytes:
+def hint(commit_id: str, register: str, lines: Sequence[tuple[str, bytes]]) -> bytes:
     """What goes with a value: the lines of the commit that made it."""
-    return _encode((commit_id, lines)) if lines else b""
+    return _encode((commit_id, register, lines)) if lines else b""
 
 
 class _Tail:
@@ -59,21 +66,27 @@ class Hints:
         self._tails = [_Tail(node) for node in nodes]
         self._feed = Feed(clock.now_us() // 1000, self._read_log)
         self._seen: dict[str, set[int]] = {}
+        """The nodes that told of a commit."""
+        self._untold: dict[str, tuple[int, str, Lines]] = {}
+        """Commits that too few nodes told of yet: since when, of which register, and what there is to tell."""
+        self._landed: Landed | None = None
+        self._doubting: asyncio.Task[None] | None = None
         self._told: dict[int, None] = {self._feed.revision: None}
         self._moved = asyncio.Condition()
         self._closed = False
 
-    async def start(self) -> None:
+    async def start(self, landed: Landed) -> None:
+        self._landed = landed
         for tail in self._tails:
             tail.task = running_loop().create_task(self._follow(tail))
 
     async def close(self) -> None:
         self._closed = True
-        for tail in self._tails:
-            if tail.task is not None:
-                tail.task.cancel()
+        for task in [self._doubting, *(tail.task for tail in self._tails)]:
+            if task is not None:
+                task.cancel()
                 with suppress(asyncio.CancelledError):
-                    await tail.task
+                    await task
         async with self._moved:
             self._moved.notify_all()
         self.lost()  # wakes those who follow, so that they hear that it is closed
@@ -168,16 +181,58 @@ class Hints:
     # --- all of them ---
 
     def _heard(self, number: int, packed: bytes) -> None:
-        commit_id, lines = _decode(packed)
-        nodes = self._seen.setdefault(commit_id, set())
+        commit_id, register, lines = _decode(packed)
+        nodes = self._seen.get(commit_id)
+        if nodes is None:
+            nodes = self._seen[commit_id] = set()
+            self._untold[commit_id] = (self._clock.monotonic_us(), register, lines)
+            self._bound()
         nodes.add(number)
-        if len(nodes) == self._majority:
-            nodes.update(range(-1, -1 - len(self._tails), -1))  # more than a majority: told once
+        if len(nodes) >= self._majority:
+            self._tell(commit_id)
+        elif self._doubting is None:
+            self._doubting = running_loop().create_task(self._doubt())
+
+    def _tell(self, commit_id: str) -> None:
+        found = self._untold.pop(commit_id, None)
+        if found is not None:
             revision = self._next()
-            self._feed.publish([LogEntry(revision, at, key, event) for at, (key, event) in enumerate(lines)])
+            self._feed.publish([LogEntry(revision, at, key, event) for at, (key, event) in enumerate(found[2])])
+
+    def _bound(self) -> None:
         if len(self._seen) > KEEP:
             for old in list(self._seen)[: KEEP // 4]:
                 del self._seen[old]
+                if self._untold.pop(old, None) is not None:
+                    self.lost()
+
+    def _give_up(self) -> None:
+        """What is not found after so long never landed; or so much came after it that nobody can tell."""
+        before_us = self._clock.monotonic_us() - GIVE_UP_AFTER_US
+        old = [commit_id for commit_id, found in self._untold.items() if found[0] <= before_us]
+        for commit_id in old:
+            del self._untold[commit_id]
+        if old:
+            self.lost()
+
+    async def _doubt(self) -> None:
+        """Look for what too few nodes tell of: it may have landed all the same."""
+        try:
+            while self._untold:
+                await asyncio.sleep(DOUBT_AFTER_US / 1_000_000)
+                before_us = self._clock.monotonic_us() - DOUBT_AFTER_US
+                old = {name: found[1] for name, found in self._untold.items() if found[0] <= before_us}
+                if not old:
+                    continue
+                assert self._landed is not None
+                with suppress(Unavailable):
+                    landed = await self._landed(old)
+                    for commit_id in old:
+                        if commit_id in landed:
+                            self._tell(commit_id)
+                    self._give_up()
+        finally:
+            self._doubting = None
 
     def _next(self) -> int:
         revision = max(self._feed.revision + 1, self._clock.now_us() // 1000)

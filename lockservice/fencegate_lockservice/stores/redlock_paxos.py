@@ -163,6 +163,11 @@ class Proposal:
             return None
         return self._promised(asked) if isinstance(asked, Prepare) else self._accepted(asked)
 
+    def hurry(self, asked: Prepare | Accept) -> Beaten | None:
+        """Some nodes stay silent. Where others have refused, it is better to ask anew than to wait for those."""
+        undecided = len(self._yes) < self._majority and len(self._no) <= self._nodes - self._majority
+        return Beaten(True) if asked is self._asked and self._rivals and undecided else None
+
     def _promised(self, asked: Prepare) -> Step:
         newest = max(self._promises, key=lambda promise: promise.ballot)
         value = newest.value if newest.ballot != NONE else None

@@ -38,6 +38,7 @@ from fencegate_lockservice.stores.redlock_register import Identity
 SETTLE_WITHIN_S = 5.0
 READ_WITHIN_S = 5.0
 AGREE_WITHIN_S = 0.1
+ANSWER_SOON_S = 0.2
 AT_ONCE = 100
 MAX_STANDING = 10_000
 MAX_STANDING_BYTES = 32_000_000
@@ -128,7 +129,17 @@ class Voting:
                 future.add_done_callback(partial(heard, node.number))
             elif not done.done():
                 tell(node.number, Lost())
-        return await done
+
+        def hurry() -> None:
+            step = proposal.hurry(asked)
+            if step is not None and not done.done():
+                done.set_result(step)
+
+        patience = running_loop().call_later(ANSWER_SOON_S, hurry)
+        try:
+            return await done
+        finally:
+            patience.cancel()
 
     def _send(self, node: Node, view: View, register: str, asked: Prepare | Accept) -> "asyncio.Future[Any]":
         keys = [self._keys.node, self._keys.index, self._keys.register(register)]

@@ -58,5 +58,7 @@ def readable(lock_key: str, value: bytes) -> Columns:
     if not record.holds:
         return Columns(namespace(lock_key), None, None, record.last_token, None, 0)
     first = record.holds[0]
+    if "\0" in first.who.owner_id + first.who.lock_token:  # no column of text holds it; the record itself does
+        return Columns(namespace(lock_key), None, None, record.last_token, None, 0)
     count = sum(hold.who.owner_id == first.who.owner_id for hold in record.holds)
     return Columns(namespace(lock_key), first.who.owner_id, first.who.lock_token, first.token, first.expires_us, count)

@@ -4,6 +4,8 @@ Keys compare as bytes: `COLLATE "C"` in PostgreSQL, VARBINARY in MySQL (where `'
 the bytes that were given, never parsed by the database. `version` is the id of the commit that wrote a row.
 """
 
+from typing import Any
+
 from sqlalchemy import BigInteger, Column, DateTime, Index, Integer, MetaData, Table, Text, text
 from sqlalchemy.dialects import mysql
 
@@ -13,6 +15,9 @@ MAX_KEY_BYTES = 2048
 VERSION_TABLE = "fencegate_migrations"
 """Where Alembic notes how far a database was migrated; not in anybody else's `alembic_version`."""
 
+NEWEST_MIGRATION = "0001"
+"""What this release needs. A database that has it is left alone: whoever opens it need not be allowed to change it."""
+
 metadata = MetaData()
 
 key_type = Text(collation="C").with_variant(mysql.VARBINARY(MAX_KEY_BYTES), "mysql", "mariadb")
@@ -20,7 +25,7 @@ value_type = Text().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 version_type = Text().with_variant(mysql.VARBINARY(64), "mysql", "mariadb")
 time_type = DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 
-TABLE_OPTIONS = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
+TABLE_OPTIONS: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
 TABLE_OPTIONS |= {name.replace("mysql", "mariadb"): value for name, value in TABLE_OPTIONS.items()}
 
 

@@ -115,13 +115,28 @@ class ZooKeeperStore:
 
     async def _prepare(self, connection: Connection) -> None:
         """Make what is missing on the server, and see that what is there is ours."""
-        root, acl = self._address.root, self._address.acl
         self._entries.forget()
         self._scanner.forget()
         self._forgetting.forget()
+        try:
+            await self._make_tree(connection)
+            await self._log.prepare(connection)
+            await connection.watch(self._log.path, wire.PERSISTENT)
+            await self._pulse.beat(connection)
+        except Refused as refused:
+            if refused.code == wire.UNIMPLEMENTED:
+                raise UnsafeConfiguration("this ZooKeeper is too old: 3.6 or later is needed") from None
+            if refused.code == wire.NO_AUTH:
+                raise UnsafeConfiguration(
+                    f"{self._address.root} in ZooKeeper belongs to another user: check user and password of the URL"
+                ) from None
+            raise
+
+    async def _make_tree(self, connection: Connection) -> None:
+        root, acl = self._address.root, self._address.acl
         parts = root.strip("/").split("/")
         for depth in range(1, len(parts) + 1):
-            await _make(connection, "/" + "/".join(parts[:depth]), b"", acl)
+            await _make(connection, "/" + "/".join(parts[:depth]), b"", acl if depth == len(parts) else wire.OPEN)
         names, _ = await connection.children(root)
         if names and "format" not in names:
             raise UnsafeConfiguration(
@@ -137,14 +152,6 @@ class ZooKeeperStore:
             )
         for path in (self._entries.path, self._forgetting.path, self._pulse.path):
             await _make(connection, path, b"", acl)
-        await self._log.prepare(connection)
-        try:
-            await connection.watch(self._log.path, wire.PERSISTENT)
-        except Refused as refused:
-            if refused.code == wire.UNIMPLEMENTED:
-                raise UnsafeConfiguration("this ZooKeeper is too old: 3.6 or later is needed") from None
-            raise
-        await self._pulse.beat(connection)
 
     def _on_event(self, kind: int, path: str) -> None:
         self._tail.on_event(kind, path)

@@ -22,7 +22,7 @@ MAX_VALUE = 900_000
 MAX_COMMIT = 1_000_000
 """ZooKeeper cuts the connection over a request of more than 1 MiB (`jute.maxbuffer`)."""
 UNDER_WAY = 1000
-AT_ONCE = 8
+AT_ONCE = 16
 TRIES = 10
 AGAIN_AFTER_S = 0.02
 
@@ -45,11 +45,11 @@ class Commit:
         self.ops: list[Op] = entries.ops(changes)
         self.log = log
         self.lines = encode_lines(log) if log else b""
-        self.made = [change.key for change in changes if change.expected is None]
+        self.made = [key for key, expected, *_ in changes if expected is None]
         self.passing = [
-            Passing(change.key, change.version, change.keep_until_us)
-            for change in changes
-            if change.keep_until_us is not None and change.value is not None
+            Passing(key, version, until_us)
+            for key, _, version, value, _, until_us in changes
+            if until_us is not None and value is not None
         ]
         self.future = future
         self.tries = 0

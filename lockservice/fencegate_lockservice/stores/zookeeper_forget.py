@@ -8,6 +8,7 @@ is long past, anybody does.
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from heapq import heappop, heappush
 
 import msgspec
@@ -27,7 +28,7 @@ MAX_NOTED = 50_000
 OVERDUE_S = 120
 LOOK_EVERY_S = 60.0
 TURN_S = 0.25
-NOTES_A_TURN = 8
+NOTES_A_TURN = 32
 
 log = logging.getLogger("fencegate.store.zookeeper")
 
@@ -113,13 +114,21 @@ class Forgetting:
                 log.exception("what is past its time can't be forgotten")
 
     async def _forget_own(self) -> None:
+        connection = self._line.connection
         now_us = self._clock.now_us()
         while self._noted and self._noted[0][0] <= now_us:
-            paths = [self._noted[0][1]]
-            await self._forget_notes(self._line.connection, paths)
-            heappop(self._noted)
+            due = [heappop(self._noted)]
+            while len(due) < NOTES_A_TURN and self._noted and self._noted[0][0] <= now_us:
+                due.append(heappop(self._noted))
+            try:
+                await self._forget_notes(connection, [path for _, path in due])
+            except BaseException:
+                for note in due:
+                    heappush(self._noted, note)
+                raise
 
     async def _forget_overdue(self) -> None:
+        """Those of others, who should have done it long ago."""
         connection = self._line.connection
         folders, _ = await connection.children(self.path)
         past_s = self._clock.now_us() // 1_000_000 - OVERDUE_S
@@ -129,28 +138,36 @@ class Forgetting:
             for first in range(0, len(notes), NOTES_A_TURN):
                 some = [f"{path}/{note}" for note in notes[first : first + NOTES_A_TURN]]
                 await self._forget_notes(connection, some)
-                await asyncio.sleep(0)
             self._folders.discard(path)
-            await asyncio.gather(connection.delete(path), return_exceptions=True)  # it may have been used again
+            await _whatever_comes(connection.delete(path))  # it may have been used again
 
     async def _forget_notes(self, connection: Connection, paths: list[str]) -> None:
-        notes = await asyncio.gather(*(connection.get(path) for path in paths), return_exceptions=True)
-        for path, note in zip(paths, notes, strict=True):
-            if isinstance(note, Refused) and note.code == wire.NO_NODE:  # another was faster
-                continue
-            if isinstance(note, BaseException):
-                raise note
-            some = _decode(note[0])
-            for first in range(0, len(some), AT_ONCE):
-                await self._remove(connection, some[first : first + AT_ONCE])
-            await asyncio.gather(connection.delete(path), return_exceptions=True)
+        await asyncio.gather(*(self._forget_note(connection, path) for path in paths))
+
+    async def _forget_note(self, connection: Connection, path: str) -> None:
+        try:
+            note, _ = await connection.get(path)
+        except Refused as refused:
+            if refused.code == wire.NO_NODE:  # another was faster
+                return
+            raise
+        some = _decode(note)
+        for first in range(0, len(some), AT_ONCE):
+            await self._remove(connection, some[first : first + AT_ONCE])
+        await _whatever_comes(connection.delete(path))
 
     async def _remove(self, connection: Connection, some: list[Passing]) -> None:
         """All in one step; when one was written anew, or is gone, each by itself."""
-        try:
-            await connection.multi([op for one in some for op in self._entries.removal(one.key, one.version)])
-        except Refused:
-            steps = [connection.multi([*self._entries.removal(one.key, one.version)]) for one in some]
-            for step in await asyncio.gather(*steps, return_exceptions=True):
-                if isinstance(step, Lost):
-                    raise step from None
+        steps = [[op for one in some for op in self._entries.removal(one.key, one.version)]]
+        if await _whatever_comes(connection.multi(steps[0])) and len(some) > 1:
+            steps = [[*self._entries.removal(one.key, one.version)] for one in some]
+            await asyncio.gather(*(_whatever_comes(connection.multi(step)) for step in steps))
+
+
+async def _whatever_comes(asked: Awaitable[object]) -> bool:
+    """Whether it was refused. Lost when nobody knows."""
+    try:
+        await asked
+    except Refused:
+        return True
+    return False

@@ -17,7 +17,8 @@ from functools import lru_cache
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 SHARDS = 64
-_PLAIN = re.compile(r"[A-Za-z0-9_:@,+=~-][A-Za-z0-9_:@,+=~.-]*").fullmatch
+_PLAIN = re.compile(r"[A-Za-z0-9_:@,+=~-][A-Za-z0-9_:@,+=~./-]*").fullmatch
+"""With slashes: whatever else has to be escaped is rare, and takes longer."""
 _KINDLESS = "%-"
 """The folder of keys without a `/`. No escaped name is like it."""
 
@@ -25,7 +26,7 @@ _KINDLESS = "%-"
 def escape(text: str) -> str:
     """As the name of a node: without `/`, never empty, `.` or `..`, in plain ASCII."""
     if _PLAIN(text):
-        return text
+        return text.replace("/", "%2F")
     name = quote_from_bytes(text.encode(), safe=":@,+=~")
     return f"%2E{name[1:]}" if name.startswith(".") else name or "%"
 
@@ -34,12 +35,17 @@ def unescape(name: str) -> bytes:
     return b"" if name == "%" else unquote_to_bytes(name)
 
 
-@lru_cache(maxsize=8192)
+_escape_kind = lru_cache(maxsize=256)(escape)
+_SHARD_NAMES = tuple(f"{shard:02x}" for shard in range(SHARDS))
+
+
 def shard_of(key: str) -> tuple[str, str]:
     """The folder of its kind, and the one in it that has this key."""
     kind, slash, rest = key.partition("/")
-    top = (rest if slash else key).partition("/")[0]
-    return (escape(kind) if slash else _KINDLESS), f"{zlib.crc32(top.encode()) % SHARDS:02x}"
+    if not slash:
+        kind, rest = "", key
+    shard = _SHARD_NAMES[zlib.crc32(rest.partition("/")[0].encode()) % SHARDS]
+    return (_escape_kind(kind) if slash else _KINDLESS), shard
 
 
 def name_of(key: str) -> str:
@@ -65,4 +71,4 @@ def shards_for(prefix: str) -> list[str]:
     """The folders of a kind that may have keys with this prefix: one, when it says all that decides."""
     if prefix.count("/") > 1:
         return [shard_of(prefix)[1]]
-    return [f"{shard:02x}" for shard in range(SHARDS)]
+    return [*_SHARD_NAMES]

@@ -16,7 +16,7 @@ from fencegate_lockservice.stores.zookeeper_pulse import Pulse
 from fencegate_lockservice.stores.zookeeper_wire import Refused
 
 READ_AT_ONCE = 100
-MAX_OWN = 10_000
+MAX_OWN = 2000
 
 
 class Compacted(Exception):

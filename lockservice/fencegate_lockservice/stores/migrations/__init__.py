@@ -9,6 +9,7 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.schema import CreateSchema
 
@@ -52,6 +53,13 @@ def _migrate(engine: Engine, schema: str | None) -> None:
             connection.scalar(text("SELECT RELEASE_LOCK(:name)"), {"name": name})
 
 
+def newest() -> str:
+    """The version that this release needs."""
+    head = ScriptDirectory.from_config(_config()).get_current_head()
+    assert head is not None
+    return head
+
+
 def _take_postgresql_lock(connection: Connection) -> None:
     connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_WITHIN_S}s'"))
     connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
@@ -59,8 +67,8 @@ def _take_postgresql_lock(connection: Connection) -> None:
 
 def _enter_schema(connection: Connection, schema: str) -> None:
     connection.execute(CreateSchema(schema, if_not_exists=True))
-    quoted = connection.dialect.identifier_preparer.quote_identifier(schema)
-    connection.execute(text("SELECT set_config('search_path', :path, true)"), {"path": quoted})
+    quoted = '"' + schema.replace('"', '""') + '"'
+    connection.execute(text("SELECT set_config('search_path', :path, true)"), {"path": f"{quoted}, pg_temp"})
 
 
 def _upgrade(connection: Connection) -> None:

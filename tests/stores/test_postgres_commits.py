@@ -1,0 +1,232 @@
+"""Commits to PostgreSQL against what else happens there: locks of others, deadlocks, backends that are ended."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from fencegate.clock import SYSTEM
+from fencegate.core.ports import Change, Conflict, Store, TooLate, Unavailable
+from fencegate.engine import Engine
+from fencegate.testing.change_log_suite import first_answer, log_revision
+from fencegate.testing.committing import by, gather_log, put, write
+from fencegate.testing.crowd import Crowd
+from fencegate.testing.said import Said
+from fencegate_lockservice.stores import open_store
+from tests.eventually import eventually
+from tests.real.postgres import PostgresServer
+from tests.stores.postgres_fixtures import postgres_server, postgres_store, postgres_url, schema_of
+from tests.stores.postgres_rival import Rival, rival
+
+__all__ = ["postgres_server", "postgres_store", "postgres_url", "rival"]
+
+
+async def written(store: Store, *keys: str) -> list[Change]:
+    changes = [put(key) for key in keys]
+    for change in changes:
+        await write(store, change)
+    return changes
+
+
+# --- others who lock our rows ---
+
+
+async def test_a_deadlock_undoes_a_group_and_every_item_is_then_done_once(
+    postgres_store: Store, postgres_server: PostgresServer, rival: Rival
+) -> None:
+    first, last = await written(postgres_store, "a", "z")
+    start = await log_revision(postgres_store)
+    deadlocks = postgres_server.log().count("deadlock detected")
+    for _ in range(2):
+        rival.take("z")
+        before = [first, last]
+        first, last = put("a", first.version), put("z", last.version)
+        others = [put(f"m-{SYSTEM.random_id()}") for _ in range(3)]
+        works = [asyncio.ensure_future(write(postgres_store, change)) for change in (first, *others, last)]
+        await rival.is_waited_for()  # the group has locked "a", and wants "z"
+        await asyncio.to_thread(rival.take, "a")  # once our group was undone, and let go of it
+        rival.let_go()
+        assert await asyncio.gather(*works) == [None] * 5
+        for stale in before:
+            with pytest.raises(Conflict):
+                await write(postgres_store, put(stale.key, stale.version))
+    assert len(await gather_log(postgres_store.changes(start), 10)) == 10
+    assert await log_revision(postgres_store) == (await gather_log(postgres_store.changes(start), 10))[-1].revision
+    assert postgres_server.log().count("deadlock detected") >= deadlocks + 2
+
+
+async def test_a_row_that_somebody_keeps_locked_holds_up_its_own_commit_only(
+    postgres_store: Store, rival: Rival
+) -> None:
+    (kept,) = await written(postgres_store, "kept")
+    rival.take("kept")
+    works = [write(postgres_store, put(f"k{number}")) for number in range(3)]
+    results = await asyncio.gather(*works, write(postgres_store, put("kept", kept.version)), return_exceptions=True)
+    assert results[:3] == [None] * 3
+    assert isinstance(results[3], Unavailable)
+    rival.let_go()
+    await write(postgres_store, put("kept", kept.version))  # it was not written, and can be now
+
+
+async def test_a_commit_that_waits_for_a_row_until_it_is_too_late_writes_nothing(
+    postgres_store: Store, rival: Rival
+) -> None:
+    (kept,) = await written(postgres_store, "kept")
+    rival.take("kept")
+    late_us = by(postgres_store, 300_000)
+    commit = asyncio.ensure_future(postgres_store.commit([put("kept", kept.version)], [], late_us))
+    await rival.is_waited_for()
+    await eventually(lambda: by(postgres_store, 0) > late_us)
+    rival.let_go()
+    with pytest.raises((TooLate, Unavailable)):  # the latter when it waited for so long that it was given up
+        await commit
+    assert (await postgres_store.load(["kept"]))["kept"].version == kept.version
+
+
+async def test_a_commit_that_waits_for_the_revision_until_it_is_too_late_writes_nothing(
+    postgres_store: Store, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """The revision comes last, after it was judged what is late."""
+    start = await log_revision(postgres_store)
+    with psycopg.connect(postgres_server.url) as rival:
+        rival.execute(f"SELECT FROM {schema_of(postgres_url)}.fencegate_meta FOR UPDATE")
+        late_us = by(postgres_store, 500_000)
+        commit = asyncio.ensure_future(postgres_store.commit([put("k")], [("k", b"{}")], late_us))
+        await eventually(lambda: by(postgres_store, 0) > late_us)
+        rival.rollback()
+    with pytest.raises((TooLate, Unavailable)):
+        await commit
+    assert "k" not in await postgres_store.load(["k"])
+    assert await log_revision(postgres_store) == start
+
+
+async def test_an_absent_key_that_two_compare_and_one_creates_is_seen_by_none_of_them_wrongly(
+    postgres_store: Store, postgres_url: str
+) -> None:
+    other = await open_store(postgres_url)
+    for number in range(20):
+        floor = f"floor-{number}"
+        works = [
+            write(postgres_store, put(f"a{number}"), Change(floor, None, compare_only=True)),
+            write(other, put(f"b{number}"), Change(floor, None, compare_only=True)),
+            write(other if number % 2 else postgres_store, put(floor), put(f"c{number}")),
+        ]
+        one, two, creator = await asyncio.gather(*works, return_exceptions=True)
+        assert creator is None
+        assert {type(one), type(two)} <= {type(None), Conflict}
+        found = await other.load([f"a{number}", f"b{number}", floor])
+        assert set(found) == {
+            floor,
+            *(f"a{number}" for _ in [one] if one is None),
+            *(f"b{number}" for _ in [two] if two is None),
+        }
+    await other.close()
+
+
+async def test_of_many_who_create_one_key_through_several_replicas_exactly_one_wins(
+    postgres_store: Store, postgres_url: str
+) -> None:
+    others = [await open_store(postgres_url) for _ in range(3)]
+    for number in range(10):
+        rivals = [put(f"k{number}") for _ in range(8)]
+        works = [write([postgres_store, *others][at % 4], rival) for at, rival in enumerate(rivals)]
+        results = await asyncio.gather(*works, return_exceptions=True)
+        (won,) = [rival for rival, result in zip(rivals, results, strict=True) if result is None]
+        assert sum(isinstance(result, Conflict) for result in results) == 7
+        assert (await others[0].load([won.key]))[won.key].version == won.version
+    for other in others:
+        await other.close()
+
+
+# --- backends that are ended ---
+
+
+@contextlib.asynccontextmanager
+async def terminating(server: PostgresServer) -> AsyncIterator[None]:
+    """Backends of ours are ended again and again."""
+    ours = "FROM pg_stat_activity WHERE application_name = 'fencegate' AND random() < 0.5"
+
+    async def work() -> None:
+        while True:
+            await asyncio.to_thread(server.execute, f"SELECT pg_terminate_backend(pid) {ours}")
+            await asyncio.sleep(0.02)
+
+    working = asyncio.ensure_future(work())
+    try:
+        yield
+    finally:
+        working.cancel()
+        await asyncio.wait([working])
+
+
+async def test_backends_ended_in_the_middle_of_commits_leave_every_answer_true(
+    postgres_store: Store, postgres_server: PostgresServer
+) -> None:
+    said = Said()
+    async with terminating(postgres_server):
+        for _ in range(30):
+            await asyncio.gather(*(said.commit(postgres_store, 0.001 * delay) for delay in range(8)))
+            await said.is_back(postgres_store)
+    await said.is_back(postgres_store)
+    await said.judge(postgres_store)
+
+
+async def test_backends_ended_in_the_middle_of_commits_break_no_promise(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    stores = [await open_store(postgres_url) for _ in range(2)]
+    engines = [Engine(store, SYSTEM, replica=f"replica-{number}") for number, store in enumerate(stores)]
+    for engine in engines:
+        await engine.start()
+    async with Crowd(engines) as crowd:
+        await crowd.is_served(1)
+        async with terminating(postgres_server):
+            await crowd.fails(3)
+        await crowd.is_served()
+    for engine, store in zip(engines, stores, strict=True):
+        await engine.close()
+        await store.close()
+
+
+# --- the log ---
+
+
+async def test_the_log_is_compacted_and_who_was_before_that_is_told_a_reset(
+    postgres_store: Store, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    schema = schema_of(postgres_url)
+    start = await log_revision(postgres_store)
+    await write(postgres_store, put("old"), events=3)
+    middle = await log_revision(postgres_store)
+    postgres_server.execute(f"UPDATE {schema}.fencegate_meta SET lines_written = 200000")
+    await write(postgres_store, put("new"), events=300)
+    other = await open_store(postgres_url)
+    assert (await first_answer(other.changes(start))).reset
+    assert len(await gather_log(other.changes(middle), 300)) == 300
+    await other.close()
+    ((kept, dropped),) = postgres_server.execute(
+        f"SELECT (SELECT count(*) FROM {schema}.fencegate_log), lines_dropped FROM {schema}.fencegate_meta"
+    )
+    assert (kept, dropped) == (300, 3)
+
+
+async def test_a_commit_with_very_many_lines_is_read_back_in_order(postgres_store: Store) -> None:
+    start = await log_revision(postgres_store)
+    await write(postgres_store, put("k"), events=70_000)
+    lines = await gather_log(postgres_store.changes(start), 70_000)
+    assert [line.event for line in lines] == [b'{"n":%d}' % number for number in range(70_000)]
+    assert max(line.line for line in lines) < 65_536
+
+
+async def test_revisions_follow_the_clock_so_that_they_rise_after_a_restore(
+    postgres_store: Store, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    await write(postgres_store, put("before"))
+    before = await log_revision(postgres_store)
+    postgres_server.execute(f"UPDATE {schema_of(postgres_url)}.fencegate_meta SET revision = 7")
+    await write(postgres_store, put("after"))
+    other = await open_store(postgres_url)
+    assert before < await log_revision(other) < 2**47
+    await other.close()

@@ -1,0 +1,160 @@
+"""What a store in PostgreSQL can't hold, what it leaves behind, and what it says of the server's settings."""
+
+import asyncio
+import gc
+import os
+
+import pytest
+
+from fencegate.clock import SYSTEM
+from fencegate.core.errors import UnsafeConfiguration
+from fencegate.core.ports import Finding, Store, Unavailable
+from fencegate.testing.change_log_suite import first_answer
+from fencegate.testing.committing import by, put, write
+from fencegate_lockservice.stores import open_store
+from fencegate_lockservice.stores.postgres_server import findings
+from tests.eventually import eventually
+from tests.real.postgres import PostgresServer
+from tests.stores.postgres_fixtures import postgres_server, postgres_store, postgres_url
+
+__all__ = ["postgres_server", "postgres_store", "postgres_url"]
+
+
+# --- what it can't hold, what it leaves behind ---
+
+
+async def test_what_the_database_can_not_hold_fails_alone(postgres_store: Store) -> None:
+    bad = [
+        write(postgres_store, put("lone surrogate \ud800")),
+        write(postgres_store, put("nul \0")),
+        write(postgres_store, put("not text", value=b"\xff")),
+        write(postgres_store, put("nul inside", value=b"\0")),
+        write(postgres_store, put("x" * 5000)),  # no index takes it, unless it can be packed
+        write(postgres_store, put("".join(map(chr, range(0x4E00, 0x4E00 + 3000))))),
+        postgres_store.commit([put("k")], [("k", b"\xff")], by(postgres_store)),
+        postgres_store.load(["\ud800"]),
+        postgres_store.scan("\0", "", 1),
+    ]
+    good = [write(postgres_store, put(f"good-{number}")) for number in range(5)]
+    async with asyncio.timeout(60):
+        results = await asyncio.gather(*bad, *good, return_exceptions=True)
+    assert all(isinstance(result, Unavailable) for result in results[: len(bad)]), results
+    assert results[len(bad) :] == [None] * 5
+
+
+async def test_a_caller_that_is_cancelled_breaks_nothing(postgres_store: Store) -> None:
+    for number in range(10):
+        calls = [write(postgres_store, put(f"{number}-{which}")) for which in range(4)]
+        reads = [postgres_store.load(["k"]), postgres_store.scan("", "", 10)]
+        works: list[asyncio.Task[object]] = [asyncio.ensure_future(call) for call in (*calls, *reads)]
+        await asyncio.sleep(0.001 * number)
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+        await write(postgres_store, put(f"after-{number}"))
+
+
+async def test_closing_leaves_neither_tasks_nor_sockets_behind(postgres_url: str) -> None:
+    await (await open_store(postgres_url)).close()
+    gc.collect()
+    tasks, files = asyncio.all_tasks(), len(os.listdir("/proc/self/fd"))
+    store = await open_store(postgres_url)
+    stream = store.changes(None)
+    await first_answer(stream)
+    await write(store, put("k"))
+    await store.close()
+    await store.close()
+    for refused in (store.load(["k"]), write_blind(store), store.scan("", "", 1)):
+        with pytest.raises(Unavailable):
+            await refused
+    with pytest.raises(Unavailable):
+        store.now()
+    await stream.aclose()
+    gc.collect()  # what the driver was about to connect
+    assert asyncio.all_tasks() == tasks
+    assert len(os.listdir("/proc/self/fd")) == files
+
+
+async def write_blind(store: Store) -> None:
+    await store.commit([put("k")], [], 2**60)
+
+
+async def test_nobody_there_is_said_at_once_and_clearly() -> None:
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1 .*can't be reached"):
+        await open_store("postgresql://me:hunter2@127.0.0.1:1/db")
+
+
+async def test_a_wrong_password_is_refused_and_not_shown(postgres_server: PostgresServer) -> None:
+    with pytest.raises((UnsafeConfiguration, Unavailable)) as refused:
+        await open_store(postgres_server.url.replace("fencegate@", "nobody_like_this:hunter2@"))
+    assert "hunter2" not in str(refused.value)
+
+
+# --- settings ---
+
+
+SAFE = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "synchronous_standby_names": ""}
+
+
+@pytest.mark.parametrize(
+    ("settings", "asynchronous", "level", "what"),
+    [
+        ({}, 0, "fine", "flushed"),
+        ({"fsync": "off"}, 0, "unsafe", "fsync"),
+        ({"full_page_writes": "off"}, 0, "warning", "full_page_writes"),
+        ({"synchronous_commit": "off"}, 0, "fine", "turns it on"),
+        ({}, 2, "warning", "2 standby"),
+        ({"synchronous_standby_names": "*"}, 0, "fine", "synchronous standby"),
+        ({"synchronous_standby_names": "*", "synchronous_commit": "local"}, 0, "warning", "do not wait"),
+    ],
+)
+def test_settings_that_make_locks_unsafe_are_found(
+    settings: dict[str, str], asynchronous: int, level: str, what: str
+) -> None:
+    found = findings(SAFE | settings, asynchronous, direct=True)
+    assert [finding.level for finding in found if what in finding.what] == [level]
+    assert {finding.level for finding in found if what not in finding.what} <= {"fine"}
+
+
+async def test_a_server_that_does_not_flush_is_found_unsafe(
+    postgres_store: Store, postgres_server: PostgresServer
+) -> None:
+    async def levels() -> set[str]:
+        found: list[Finding] = list(await postgres_store.inspect())
+        return {finding.level for finding in found}
+
+    async def unsafe() -> bool:
+        return "unsafe" in await levels()
+
+    async def fine() -> bool:
+        return await levels() == {"fine"}
+
+    assert await fine()
+    try:
+        postgres_server.execute("ALTER SYSTEM SET fsync = off")
+        postgres_server.execute("SELECT pg_reload_conf()")
+        await eventually(unsafe)
+    finally:
+        postgres_server.execute("ALTER SYSTEM RESET fsync")
+        postgres_server.execute("SELECT pg_reload_conf()")
+    await eventually(fine)
+
+
+async def test_commits_are_flushed_though_the_role_says_otherwise(postgres_server: PostgresServer) -> None:
+    """What a commit writes to the log of the server is on disk when it is answered."""
+    flushed = "SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()"
+    role = f"hasty_{SYSTEM.random_id(4)}"
+    postgres_server.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
+    postgres_server.execute(f"ALTER ROLE {role} SET synchronous_commit = off")
+    postgres_server.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+    postgres_server.execute("SELECT pg_reload_conf()")
+    try:
+        store = await open_store(postgres_server.url.replace("fencegate@", f"{role}@") + f"?schema={role}")
+        for number in range(5):
+            await write(store, put(f"k{number}"))
+            assert postgres_server.execute(flushed) == [(True,)]
+        assert any("turns it on" in finding.what for finding in await store.inspect())
+        await store.close()
+    finally:
+        postgres_server.execute("ALTER SYSTEM RESET wal_writer_delay")
+        postgres_server.execute("SELECT pg_reload_conf()")

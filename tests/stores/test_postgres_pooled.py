@@ -1,0 +1,99 @@
+"""PostgreSQL through a transaction-pooling proxy: each statement may run on another connection."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from fencegate.clock import SYSTEM
+from fencegate.core.ports import Store
+from fencegate.engine import Engine
+from fencegate.testing.caller import Caller
+from fencegate.testing.change_log_suite import ChangeLogSuite, first_answer
+from fencegate.testing.committing import OpenStore, put, write
+from fencegate_lockservice.stores import open_store as open_by_url
+from fencegate_lockservice.stores.postgres import PostgresStore
+from tests.eventually import eventually
+from tests.real import pgbouncer
+from tests.real.pgbouncer import Pgbouncer
+from tests.real.postgres import PostgresServer
+from tests.stores.postgres_fixtures import in_new_schema, opener, postgres_server, postgres_url
+
+__all__ = ["postgres_server", "postgres_url"]
+
+
+@pytest.fixture(scope="module")
+def pooler(postgres_server: PostgresServer) -> Iterator[Pgbouncer]:
+    reason = pgbouncer.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    pooler = Pgbouncer(postgres_server)
+    yield pooler
+    pooler.terminate()
+
+
+@pytest.fixture
+def pooled_url(pooler: Pgbouncer) -> str:
+    return in_new_schema(pooler.url)
+
+
+class TestThePooledChangeLog(ChangeLogSuite):
+    @pytest.fixture
+    def open_store(self, pooled_url: str) -> OpenStore:
+        return opener(pooled_url)
+
+    @pytest.fixture
+    async def store(self, open_store: OpenStore) -> AsyncIterator[Store]:
+        store = await open_store()
+        yield store
+        await store.close()
+
+
+async def test_commits_and_loads_of_many_replicas_go_through_a_small_pool(pooled_url: str) -> None:
+    stores = [await open_by_url(pooled_url) for _ in range(5)]
+    for turn in range(10):
+        changes = [put(f"{turn}-{number}") for number in range(20)]
+        await asyncio.gather(*(write(stores[at % 5], change) for at, change in enumerate(changes)))
+        found = await stores[turn % 5].load([change.key for change in changes])
+        assert {key: entry.version for key, entry in found.items()} == {c.key: c.version for c in changes}
+    assert any("pooler" in finding.what for finding in await stores[0].inspect())
+    for store in stores:
+        await store.close()
+
+
+async def test_a_lock_is_handed_over_between_replicas_behind_a_pooler(pooled_url: str) -> None:
+    stores = [await open_by_url(pooled_url) for _ in range(2)]
+    engines = [Engine(store, SYSTEM, replica=f"replica-{number}") for number, store in enumerate(stores)]
+    for engine in engines:
+        await engine.start()
+    one, two = Caller(engines[0], "one"), Caller(engines[1], "two")
+    tokens = []
+    for _ in range(5):
+        hold = await one.acquire("k", wait_s=60, ttl_s=600)
+        waiting = asyncio.ensure_future(two.acquire("k", wait_s=60, ttl_s=600))
+        await one.until_waiting("k", "two")
+        await one.release("k", hold)
+        async with asyncio.timeout(30):
+            handed = await waiting
+        tokens += [hold.token, handed.token]
+        await two.release("k", handed)
+    assert tokens == sorted(set(tokens))
+    for engine, store in zip(engines, stores, strict=True):
+        await engine.close()
+        await store.close()
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+async def test_notifications_are_used_where_they_can_arrive_and_only_there(
+    postgres_url: str, pooled: bool, request: pytest.FixtureRequest
+) -> None:
+    store = await open_by_url(request.getfixturevalue("pooled_url") if pooled else postgres_url)
+    assert isinstance(store, PostgresStore)
+    stream = store.changes(None)
+    await first_answer(stream)
+    if pooled:
+        await eventually(lambda: store._tail.is_pooled)
+    else:
+        await eventually(lambda: store._tail.listens)
+    await stream.aclose()
+    await store.close()

@@ -1,0 +1,211 @@
+"""The tables of PostgreSQL: made once by whoever comes first, refused where they are not ours, readable by a person."""
+
+import asyncio
+import subprocess
+import sys
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+import psycopg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine
+
+from fencegate.clock import SYSTEM
+from fencegate.core.errors import UnsafeConfiguration
+from fencegate.core.ports import Change, Store
+from fencegate.engine import Engine
+from fencegate.testing.caller import Caller
+from fencegate.testing.committing import put, write
+from fencegate_lockservice.stores import open_store
+from fencegate_lockservice.stores.migrations import newest
+from fencegate_lockservice.stores.postgres_server import NEWEST_MIGRATION
+from fencegate_lockservice.stores.sql_schema import VERSION_TABLE, metadata
+from tests.real.postgres import PostgresServer
+from tests.stores.postgres_fixtures import postgres_server, postgres_store, postgres_url, schema_of
+
+__all__ = ["postgres_server", "postgres_store", "postgres_url"]
+
+_TEN_AT_ONCE = """
+import asyncio, os, sys
+from fencegate.core.ports import Change
+from fencegate_lockservice import stores
+from fencegate_lockservice.stores import migrations, postgres  # before the fork: once, not ten times
+
+async def main(number):
+    store = await stores.open_store(sys.argv[1])
+    await store.commit([Change(f"k{number}", None, "v", b"{}")], [], store.now().latest + 60_000_000)
+    await store.close()
+
+ready, go = os.pipe()
+children = []
+for number in range(10):
+    pid = os.fork()
+    if pid == 0:
+        os.close(go)
+        os.read(ready, 1)  # until the parent lets go
+        asyncio.run(main(number))
+        os._exit(0)
+    children.append(pid)
+os.close(go)
+print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children])
+"""
+
+
+async def test_ten_replicas_that_start_at_once_make_the_tables_once(postgres_url: str) -> None:
+    run = [sys.executable, "-c", _TEN_AT_ONCE, postgres_url]
+    done = await asyncio.to_thread(subprocess.run, run, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == f"{[0] * 10}\n", done
+    store = await open_store(postgres_url)
+    assert len(await store.scan("k", "", 100)) == 10
+    await store.close()
+
+
+async def test_stores_that_one_process_opens_at_once_are_migrated_one_by_one(postgres_server: PostgresServer) -> None:
+    urls = [f"{postgres_server.url}?schema=at_once_{SYSTEM.random_id(4)}_{number % 3}" for number in range(6)]
+    stores = await asyncio.gather(*(open_store(url) for url in urls))
+    for store in stores:
+        await write(store, put(SYSTEM.random_id()))
+        await store.close()
+
+
+def test_the_migrations_make_what_the_schema_says(postgres_server: PostgresServer, postgres_url: str) -> None:
+    async def make() -> None:
+        await (await open_store(postgres_url)).close()
+
+    asyncio.run(make())
+    path = f"-csearch_path={schema_of(postgres_url)}"
+    engine = create_engine(
+        postgres_server.url.replace("postgresql:", "postgresql+psycopg:"), connect_args={"options": path}
+    )
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        found = [change for change in compare_metadata(context, metadata) if VERSION_TABLE not in str(change)]
+    engine.dispose()
+    assert found == []
+    assert newest() == NEWEST_MIGRATION
+
+
+@pytest.mark.parametrize("schema", ['Say "x"; DROP', "it's", "schémä", "a.b", "%s {x}", "x" * 63])
+async def test_a_schema_may_have_any_name(postgres_server: PostgresServer, schema: str) -> None:
+    url = f"{postgres_server.url}?schema={quote(schema)}"
+    store = await open_store(url)
+    change = put("k")
+    await write(store, change)
+    await store.close()
+    again = await open_store(url)
+    assert (await again.load(["k"]))["k"].version == change.version
+    await again.close()
+    assert postgres_server.execute("SELECT count(*) FROM pg_namespace WHERE nspname = %s", [schema]) == [(1,)]
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        connection.execute(psycopg.sql.SQL("DROP SCHEMA {} CASCADE").format(psycopg.sql.Identifier(schema)))
+
+
+async def test_values_and_keys_that_look_like_sql_are_only_that(
+    postgres_store: Store, postgres_server: PostgresServer
+) -> None:
+    texts = [
+        "'; DROP TABLE distributed_locks; --",
+        "%s %(x)s %%",
+        "$$;$1",
+        "{}",
+        "\\",
+        "\\u0000",
+        "null",
+        "\x01\x1f\x7f",
+    ]
+    for text in texts:
+        for key in (f"lock/{text}", f"other/{text}"):
+            change = Change(key, None, f"v{text}", text.encode())
+            await postgres_store.commit([change], [(key, text.encode())], postgres_store.now().latest + 60_000_000)  # type: ignore[union-attr]
+            assert (await postgres_store.load([key]))[key] == (f"v{text}", text.encode())
+    assert {key for key, _ in await postgres_store.scan("lock/", "", 100)} == {f"lock/{text}" for text in texts}
+
+
+async def test_a_person_can_read_who_holds_which_lock(
+    postgres_store: Store, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    engine = Engine(postgres_store, SYSTEM)
+    await engine.start()
+    caller = Caller(engine, "it's me")
+    columns = "namespace, owner_id, lock_token, fencing_token, expires_at, reentrancy_count, created_at <= updated_at"
+    table = f"{schema_of(postgres_url)}.distributed_locks"
+    shown = f"SELECT {columns} FROM {table} WHERE lock_key = 'inventory:sku:1'"
+    hold = await caller.acquire("inventory:sku:1", reentrant=True)
+    ((*who, expires_at, count, in_order),) = postgres_server.execute(shown)
+    assert who == ["inventory", "it's me", hold.who.lock_token, hold.token]
+    assert (count, in_order) == (1, True)
+    assert isinstance(expires_at, datetime)
+    assert abs(expires_at - datetime.fromtimestamp(hold.expires_us / 1e6, UTC)).total_seconds() < 0.001
+    again = await caller.acquire("inventory:sku:1", reentrant=True)
+    assert postgres_server.execute(shown)[0][5] == 2
+    await caller.release("inventory:sku:1", again)
+    await caller.release("inventory:sku:1", hold)
+    assert postgres_server.execute(shown) == [("inventory", None, None, hold.token, None, 0, True)]
+    await engine.close()
+
+
+# --- what is refused ---
+
+
+async def test_tables_that_are_not_ours_are_left_alone(postgres_server: PostgresServer, postgres_url: str) -> None:
+    schema = schema_of(postgres_url)
+    postgres_server.execute(f"CREATE SCHEMA {schema}")
+    postgres_server.execute(f"CREATE TABLE {schema}.distributed_locks (id int)")
+    with pytest.raises(UnsafeConfiguration, match="did not make"):
+        await open_store(postgres_url)
+    found = postgres_server.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [schema])
+    assert found == [("distributed_locks",)]
+
+
+async def test_tables_of_a_newer_release_are_refused(
+    postgres_store: Store, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    postgres_server.execute(f"UPDATE {schema_of(postgres_url)}.{VERSION_TABLE} SET version_num = '9999'")
+    with pytest.raises(UnsafeConfiguration, match="newer release"):
+        await open_store(postgres_url)
+
+
+async def test_a_database_in_another_encoding_is_refused(postgres_server: PostgresServer) -> None:
+    name = f"latin_{SYSTEM.random_id(4)}"
+    postgres_server.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
+    with pytest.raises(UnsafeConfiguration, match="UTF8"):
+        await open_store(postgres_server.url.replace("/postgres", f"/{name}"))
+    postgres_server.execute(f"DROP DATABASE {name}")
+
+
+async def test_another_isolation_level_is_refused_and_said(postgres_server: PostgresServer) -> None:
+    role = await _new_role(postgres_server)
+    postgres_server.execute(f"ALTER ROLE {role} SET default_transaction_isolation = 'repeatable read'")
+    with pytest.raises(UnsafeConfiguration, match="read committed"):
+        await open_store(postgres_server.url.replace("fencegate@", f"{role}@"))
+
+
+async def test_a_role_that_may_not_make_tables_is_told_what_it_needs(postgres_server: PostgresServer) -> None:
+    role = await _new_role(postgres_server)
+    with pytest.raises(UnsafeConfiguration, match="GRANT"):
+        await open_store(postgres_server.url.replace("fencegate@", f"{role}@") + "?schema=not_for_you")
+
+
+async def _new_role(server: PostgresServer) -> str:
+    role = f"role_{SYSTEM.random_id(4)}"
+    await asyncio.to_thread(server.execute, f"CREATE ROLE {role} LOGIN")
+    return role
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:hun%ter2@host/db",
+        "postgresql://me:hunter2@host:port/db",
+        "postgresql://me:hunter2@host/db?nonsense=1",
+        "postgresql://me:hunter2@host/db?schema=",
+        "postgresql://me:hunter2@[host/db",
+        f"postgresql://me:hunter2@host/db?schema={'x' * 64}",
+    ],
+)
+async def test_a_bad_url_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(UnsafeConfiguration) as refused:
+        await open_store(url)
+    assert "hun" not in str(refused.value)
