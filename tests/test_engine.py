@@ -33,9 +33,10 @@ from fencegate.core.model import (
     floor_entry,
     lock_entry,
 )
-from fencegate.core.ports import Change, Interval, Store
+from fencegate.core.ports import Ambiguous, Change, Interval, Store
 from fencegate.engine import Engine
 from fencegate.engine import known as known_module
+from fencegate.engine import lanes as lanes_module
 from fencegate.engine import tending as tending_module
 from fencegate.engine.codec import decode, encode, encode_line
 from fencegate.engine.timer import Alarms
@@ -633,3 +634,31 @@ async def test_who_waits_beyond_what_the_store_keeps_for_one_lock_is_refused_and
                     got = await wait
                     await callers[0].engine.run(Release("k", got.who.lock_token))
             await callers[0].acquire("k")
+
+
+class SlowAndUnsure(FaultyStore):
+    """Every call takes long, and says nothing in the end."""
+
+    slow = False
+
+    async def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> None:
+        if self.slow:
+            await asyncio.sleep(0.15)
+            raise Ambiguous("no answer")
+        await super().commit(changes, log, not_after_us)
+
+
+async def test_whoever_asked_does_not_wait_for_ever_for_what_became_of_a_lost_commit(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes_module, "RESOLVE_WITHIN_S", 0.2)
+    monkeypatch.setattr(lanes_module, "RESOLVE_TRIES", 10_000)
+    unsure = SlowAndUnsure(store)
+    async with engines(unsure) as (engine,):
+        unsure.slow = True
+        async with asyncio.timeout(30):
+            with pytest.raises(OutcomeUnknown):
+                await Caller(engine, "A").acquire("k")
+        unsure.slow = False
+        async with asyncio.timeout(30):
+            await Caller(engine, "B").acquire("k", wait_s=20)  # and the next ones are served

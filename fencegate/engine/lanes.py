@@ -38,6 +38,7 @@ from fencegate.loop import running_loop
 
 TRIES = 12
 RESOLVE_TRIES = 6
+RESOLVE_WITHIN_S = 8.0
 
 log = logging.getLogger("fencegate.engine")
 
@@ -248,8 +249,14 @@ class Lanes:
         """Find out what became of a commit whose answer was lost. Returns when it landed; Conflict when it never will.
 
         While the entry is unchanged the lost commit can still land, so the same commit is sent again until the entry
-        moved, one way or the other.
+        moved, one way or the other. Whoever asked does not wait for that for ever.
         """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RESOLVE_WITHIN_S):
+                return await self._follow_up(trying)
+        raise OutcomeUnknown("the store did not say whether it was done; repeat with the same requestId to find out")
+
+    async def _follow_up(self, trying: Attempt) -> None:
         entry, before = trying.entry, trying.before
         for number in range(RESOLVE_TRIES):
             await asyncio.sleep(self._clock.jitter() * 0.01 * 2**number)
