@@ -67,15 +67,22 @@ class Engine:
     """Runs lock commands against one store, from one event loop. Several engines may share a store."""
 
     def __init__(
-        self, store: Store, clock: Clock = SYSTEM, limits: Limits = DEFAULT_LIMITS, *, replica: str | None = None
+        self,
+        store: Store,
+        clock: Clock = SYSTEM,
+        limits: Limits = DEFAULT_LIMITS,
+        *,
+        replica: str | None = None,
+        visiting: bool = False,
     ) -> None:
+        """`visiting`: one of many that come and go, and leave it to those who stay to look over all locks."""
         self.store = store
         self.clock = clock
         able = store.capabilities
         limits = replace(limits, forgets=able.forgets and limits.forgets, several=able.several_keys and limits.several)
         self.limits = limits
         self.replica = replica or clock.random_id(6)
-        self._tending = Tending(store, clock, limits, self.replica)
+        self._tending = Tending(store, clock, limits, self.replica, visiting=visiting)
         self._lanes = self._tending.lanes
         self._stopping = False
 

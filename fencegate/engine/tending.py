@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from fencegate.clock import Clock
@@ -55,11 +55,12 @@ log = logging.getLogger("fencegate.engine")
 class Tending:
     """See the head of this file. Its alarms are by entry, of locks and of sessions."""
 
-    def __init__(self, store: Store, clock: Clock, limits: Limits, replica: str) -> None:
+    def __init__(self, store: Store, clock: Clock, limits: Limits, replica: str, *, visiting: bool = False) -> None:
         self._store = store
         self._clock = clock
         self._limits = limits
         self._replica = replica
+        self._visiting = visiting
         self.lanes = Lanes(store, clock, limits, replica, self._noticed)
         self.wakes = Wakes()
         self._alarms = Alarms(self._now_us, self._ring)
@@ -308,24 +309,32 @@ class Tending:
 
     async def _sweep(self) -> None:
         """At start, set the alarms of what is held; from time to time, forget records that are idle."""
+        whole = True
+        if self._visiting:  # most are gone before this, and many that begin at once would all read everything
+            await asyncio.sleep(SWEEP_EVERY_S * (0.5 + self._clock.jitter()))
         while True:
             try:
-                await self._sweep_over(LOCKS)
+                if whole or self._limits.forgets:
+                    await self._sweep_over(LOCKS)
                 await self._sweep_over(SESSIONS)
             except FencegateError as error:
                 log.warning("the sweep over the locks failed: %s", error)
-            await self._until_next_sweep()
+            whole = await self._until_next_sweep()
 
-    async def _until_next_sweep(self) -> None:
-        """Wait; or look over everything soon, when lines were missed that we would count from."""
-        if self.lanes.observed is None:
+    async def _until_next_sweep(self) -> bool:
+        """Wait; True when lines were missed that we would count from, so that all has to be looked over, and soon."""
+        if self.lanes.observed is None or self._visiting:
             await asyncio.sleep(SWEEP_EVERY_S)
-            return
+            return False
         await asyncio.sleep(SWEEP_PAUSE_S)
-        with suppress(TimeoutError):
+        missed = True
+        try:
             async with asyncio.timeout(SWEEP_EVERY_S):
                 await self._look_over.wait()
+        except TimeoutError:
+            missed = False
         self._look_over.clear()
+        return missed
 
     async def _sweep_over(self, prefix: str) -> None:
         after = ""

@@ -42,7 +42,7 @@ async def open_service(
             await _look_at(url, stores[url], settings.allow_unsafe_store)
         records = await agree(stores, routes, clock)
         limits = Limits(max_waiters=settings.max_waiters)
-        engines = {url: Engine(store, clock, limits) for url, store in stores.items()}
+        engines = {url: _engine(store, clock, limits, stays=changed is not None) for url, store in stores.items()}
         for engine in engines.values():
             opened.push_async_callback(engine.close)
             await engine.start()
@@ -52,6 +52,11 @@ async def open_service(
         for url, api in apis.items():
             api.keep(keep_routes(url, stores[url], records[url], clock, changed))
     return apis[routes.only] if routes.only is not None else RoutedApi(routes, apis)
+
+
+def _engine(store: Store, clock: Clock, limits: Limits, *, stays: bool) -> Engine:
+    """An embedded store has nobody else to look after it."""
+    return Engine(store, clock, limits, visiting=not stays and store.capabilities.several_processes)
 
 
 async def reach(url: str, clock: Clock = SYSTEM) -> Store:
