@@ -16,7 +16,7 @@ def _redis(folder: Path) -> RedisServer:
 
 REDIS = SharedServer(_redis, redis.missing)
 ETCD = SharedServer(EtcdServer, etcd.missing)
-ZOOKEEPER = SharedServer(ZooKeeperServer, zookeeper.missing)
+ZOOKEEPER = SharedServer(lambda folder: ZooKeeperServer(folder, java=zookeeper.AS_USUAL), zookeeper.missing)
 POSTGRES = SharedServer(lambda _: PostgresServer(), postgres.missing)
 
 ARMS = {

@@ -85,6 +85,12 @@ async def test_resources_are_opened_and_their_guarantee_is_told(tmp_path: Path) 
     assert wrong.level in ("unsafe", "unreachable")
 
 
+async def test_a_store_of_an_unknown_kind_is_unsafe(tmp_path: Path) -> None:
+    (store,) = of("store", await looked_at(tmp_path, "oracle://x"))
+    assert store.level == "unsafe"
+    assert "'oracle' is not supported" in store.findings[0].what
+
+
 async def test_a_server_that_others_reach_is_warned_of(tmp_path: Path) -> None:
     config = tmp_path / "fencegate.toml"
     config.write_text('listen = "0.0.0.0:7420"\n')
@@ -96,7 +102,7 @@ async def test_a_server_that_others_reach_is_warned_of(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_for_people_and_for_scripts(tmp_path: Path) -> None:
-    shown = run("doctor", "--store", "memory://", "--data", str(tmp_path))
+    shown = run("doctor", "--store", "memory://", "--data", str(tmp_path), PYTHONIOENCODING="ascii")
     assert shown.returncode == 0, shown.stderr
     assert "locks are gone when the process ends" in shown.stdout
     told = run("doctor", "--store", "memory://", "--data", str(tmp_path), "--json")
@@ -116,12 +122,9 @@ def test_what_can_not_be_reached_is_exit_code_3_and_shows_no_password(tmp_path: 
 
 
 def test_bad_settings_are_exit_code_2(tmp_path: Path) -> None:
-    for flags in (["--store", "x"], ["--config", str(tmp_path / "none.toml")]):
-        answer = run("doctor", *flags, "--data", str(tmp_path))
-        assert answer.returncode == 2, answer.stdout
-        assert "Traceback" not in answer.stderr
-    unknown = run("doctor", "--store", "oracle://x", "--data", str(tmp_path))
-    assert (unknown.returncode, "'oracle' is not supported" in unknown.stdout) == (1, True)
+    answer = run("doctor", "--store", "x", "--data", str(tmp_path))
+    assert answer.returncode == 2, answer.stdout
+    assert "Traceback" not in answer.stderr
     assert run("doctor", "--gone", "abc").returncode == 2
 
 

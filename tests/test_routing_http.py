@@ -99,11 +99,11 @@ def test_a_waiter_is_sent_away_when_the_server_stops(tmp_path: Path, make_server
 
 def test_other_routes_are_refused_at_start_and_the_same_are_not(tmp_path: Path, make_server: MakeServer) -> None:
     make_server("data", *stores(tmp_path, orders="a", all="b")).terminate()
-    for other in ({"orders": "b", "all": "a"}, {"all": "a"}, {"orders": "a", "all": "new"}):
-        answer = run("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path), *stores(tmp_path, **other))
-        assert answer.returncode == 2, answer.stderr
-        assert "remembers other routes" in answer.stderr
-        assert "--accept-routes" in answer.stderr
+    other = stores(tmp_path, orders="b", all="a")
+    answer = run("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path), *other)
+    assert answer.returncode == 2, answer.stderr
+    assert "remembers other routes" in answer.stderr
+    assert "--accept-routes" in answer.stderr
     make_server("again", *stores(tmp_path, all="b", orders="a"))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
@@ -130,6 +131,8 @@ class EngineSuite:
             hold = await Caller(one, "A").acquire("k", ttl_s=3)
             waiting = asyncio.ensure_future(Caller(two, "B").acquire("k", wait_s=60))
             await Caller(one, "A").until_waiting("k", "B")
+            async with aclosing(store.changes(None)) as stream:
+                await anext(stream)  # by now both replicas were told of all that was committed
             await asyncio.sleep(0.1)
             before = (counted.loads, counted.commits)
             await asyncio.sleep(0.5)

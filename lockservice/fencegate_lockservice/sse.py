@@ -24,6 +24,7 @@ FULL = 100
 RETRY_MS = 1000
 PART_BYTES = 32 * 1024
 STUCK_S = 30.0
+BEGIN_WITHIN_S = 5.0
 """How long a watcher may leave a part of the stream unread."""
 CUT_AFTER_S = 0.5
 """How long one may take to read the end of it."""
@@ -70,6 +71,11 @@ class WatchRoutes:
             raise RateLimited(f"{self._max_watchers} watchers are served already; come back later, or ask another")
         stream = _Stream(self._watch.follow(wanted), request, self._clock, self._streams.discard)
         self._streams.add(stream)
+        try:
+            await stream.begin()
+        except BaseException:
+            await stream.aclose()
+            raise
         return Reply(200, stream, list(_HEADERS), _CONTENT_TYPE)
 
 
@@ -99,6 +105,13 @@ class _Stream:
         self._coming: asyncio.Future[Batch] | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._parts = self._run()
+
+    async def begin(self) -> None:
+        """Know where it begins before the head of the answer is sent: whoever has that misses nothing from then on.
+        A store that does not answer is waited for in the stream."""
+        self._coming = asyncio.ensure_future(anext(self._batches))
+        ends = (self._coming, self._over)
+        await asyncio.wait(ends, timeout=BEGIN_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
 
     def __aiter__(self) -> Self:
         return self

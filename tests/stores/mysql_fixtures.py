@@ -28,7 +28,7 @@ def mysql_database(mysql_server: MariadbServer) -> str:
 
 
 @pytest.fixture
-def url(mysql_server: MariadbServer, mysql_database: str) -> str:
+def mysql_url(mysql_server: MariadbServer, mysql_database: str) -> str:
     """Without entries: those of the last test are gone."""
     tables = {name for (name,) in mysql_server.ask("SHOW TABLES", mysql_database)}
     for table in tables & {"distributed_locks", "fencegate_entries"}:
@@ -37,7 +37,7 @@ def url(mysql_server: MariadbServer, mysql_database: str) -> str:
 
 
 @pytest.fixture
-def new_database(mysql_server: MariadbServer) -> Iterator[str]:
+def new_mysql_database(mysql_server: MariadbServer) -> Iterator[str]:
     """Empty, without any tables."""
     name = f"locks_{SYSTEM.random_id(6)}"
     mysql_server.ask(f"CREATE DATABASE {name}")

@@ -1,5 +1,6 @@
-"""One PostgreSQL for all tests of a worker; each has a schema of its own in it."""
+"""One PostgreSQL for all tests of a worker, and the stores in it."""
 
+import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -29,8 +30,31 @@ def postgres_server() -> Iterator[PostgresServer]:
         server.terminate()
 
 
+@pytest.fixture(scope="session")
+def postgres_shared_url(postgres_server: PostgresServer) -> str:
+    """One schema for many tests: to make tables takes longer than most of them."""
+    url = in_new_schema(postgres_server.url)
+    asyncio.run(_opened_once(url))
+    return url
+
+
+async def _opened_once(url: str) -> None:
+    await (await open_by_url(url)).close()
+
+
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> str:
+def postgres_url(postgres_server: PostgresServer, postgres_shared_url: str) -> str:
+    """A store with nothing in it."""
+    schema = schema_of(postgres_shared_url)
+    for table in ("distributed_locks", "fencegate_entries", "fencegate_log"):
+        postgres_server.execute(f"DELETE FROM {schema}.{table}")
+    postgres_server.execute(f"UPDATE {schema}.fencegate_meta SET compacted = 0, lines_written = 0, lines_dropped = 0")
+    return postgres_shared_url
+
+
+@pytest.fixture
+def postgres_fresh_url(postgres_server: PostgresServer) -> str:
+    """A schema that is not there yet."""
     return in_new_schema(postgres_server.url)
 
 

@@ -1,6 +1,5 @@
 """Somebody else at work on the tables of a store in PostgreSQL."""
 
-import asyncio
 from collections.abc import Iterator
 
 import psycopg
@@ -16,32 +15,37 @@ class Rival:
     """Somebody else's transaction on our tables."""
 
     def __init__(self, server: PostgresServer, schema: str) -> None:
-        self._server = server
         self._schema = schema
         self._connection = psycopg.connect(server.url)
+        self._watching = psycopg.connect(server.url, autocommit=True)
         # So that it is we who find a deadlock, and are its victim.
         self._connection.execute("SET deadlock_timeout = '60s'")
+        self._connection.commit()
 
     def take(self, key: str) -> None:
         """Lock a row; waits for whoever has it."""
-        table = f"{self._schema}.fencegate_entries"
-        self._connection.execute(f"SELECT FROM {table} WHERE key = %s FOR UPDATE", [key])
+        self._connection.execute(f"SELECT FROM {self._schema}.fencegate_entries WHERE key = %s FOR UPDATE", [key])
+
+    def take_revision(self) -> None:
+        """Lock what every commit takes last."""
+        self._connection.execute(f"SELECT FROM {self._schema}.fencegate_meta FOR UPDATE")
 
     def let_go(self) -> None:
         self._connection.rollback()
 
-    async def is_waited_for(self) -> None:
-        """Until a commit of ours stands behind it."""
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
-        pid = self._connection.info.backend_pid
+    async def is_waited_for(self, backends: int = 1) -> None:
+        """Until so many of ours stand behind it, or behind one who does."""
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
 
-        async def stands() -> bool:
-            return await asyncio.to_thread(self._server.execute, waiting, [pid]) != [(0,)]
+        def stand() -> bool:
+            row = self._watching.execute(waiting).fetchone()
+            return row is not None and row[0] >= backends
 
-        await eventually(stands)
+        await eventually(stand)
 
     def close(self) -> None:
         self._connection.close()
+        self._watching.close()
 
 
 @pytest.fixture

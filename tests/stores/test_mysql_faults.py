@@ -9,8 +9,6 @@ from fencegate_lockservice.stores import open_store
 from tests.real.mariadb import MariadbServer
 from tests.stores.replica_suite import ReplicaSuite
 
-pytest_plugins = ["tests.stores.mysql_fixtures"]
-
 
 class TestMysqlUnderFaults(FaultSuite):
     commit_mark = b"fencegate_end"
@@ -29,5 +27,5 @@ class TestMysqlUnderFaults(FaultSuite):
 
 class TestMysqlWithReplicas(ReplicaSuite):
     @pytest.fixture
-    def store_url(self, url: str) -> str:
-        return url
+    def store_url(self, mysql_url: str) -> str:
+        return mysql_url

@@ -19,14 +19,12 @@ from fencegate_lockservice.stores import open_store
 from tests.eventually import eventually
 from tests.real.mariadb import MariadbServer
 
-pytest_plugins = ["tests.stores.mysql_fixtures"]
-
 Rival: TypeAlias = "pymysql.Connection[Any]"
 
 
 @pytest.fixture
-async def store(url: str) -> AsyncIterator[Store]:
-    store = await open_store(url)
+async def store(mysql_url: str) -> AsyncIterator[Store]:
+    store = await open_store(mysql_url)
     yield store
     await store.close()
 
@@ -43,10 +41,12 @@ def lock_row(rival: Rival, key: str) -> None:
         cursor.execute("SELECT version FROM fencegate_entries WHERE `key` = %s FOR UPDATE", (key,))
 
 
-async def somebody_waits_for_a_row(server: MariadbServer) -> None:
+async def waits_for_a_row(server: MariadbServer, commit: "asyncio.Future[None]") -> None:
+    """Until it does; or until it has given up, on a machine that is too slow to see it wait."""
+
     async def waits() -> bool:
         waiting = "information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-        return (await asyncio.to_thread(server.ask, f"SELECT COUNT(*) FROM {waiting}")) != [(0,)]
+        return commit.done() or (await asyncio.to_thread(server.ask, f"SELECT COUNT(*) FROM {waiting}")) != [(0,)]
 
     await eventually(waits)
 
@@ -117,7 +117,7 @@ async def test_connections_killed_in_the_middle_of_commits_lose_nothing_and_doub
         return len(found)
 
     end = asyncio.Event()
-    writers = [Writer(store, f"lock/k{number}") for number in range(12)]
+    writers = [Writer(store, f"lock/k{number}") for number in range(6)]
     works = [asyncio.ensure_future(writer.work(end)) for writer in writers]
     killed = 0
 
@@ -126,7 +126,7 @@ async def test_connections_killed_in_the_middle_of_commits_lose_nothing_and_doub
         killed += await asyncio.to_thread(kill_all)
         await asyncio.sleep(0.02)
         assert not [one.exception() for one in works if one.done()]
-        return killed > 50 and all(writer.done for writer in writers)
+        return killed > 25 and all(writer.done for writer in writers)
 
     await eventually(was_enough)
     end.set()
@@ -153,7 +153,7 @@ async def test_a_deadlock_in_a_group_rolls_back_all_of_it_and_each_is_tried_agai
         lock_row(rival, second.key)
         later = [put(first.key, first.version), put(f"{turn}/m"), put(second.key, second.version)]
         works = [asyncio.ensure_future(write(store, change)) for change in later]
-        await somebody_waits_for_a_row(mysql_server)
+        await waits_for_a_row(mysql_server, works[-1])
         await asyncio.to_thread(lock_row, rival, first.key)
         rival.rollback()
         results = await asyncio.gather(*works, return_exceptions=True)
@@ -173,15 +173,20 @@ async def test_who_waited_for_a_row_beyond_the_time_of_its_commit_is_too_late(
 ) -> None:
     held = put("held")
     await write(store, held)
-    rival.begin()
-    lock_row(rival, "held")
-    late = asyncio.ensure_future(store.commit([put("held", held.version)], [("held", b"{}")], by(store, 300_000)))
-    await somebody_waits_for_a_row(mysql_server)
-    await asyncio.sleep(0.4)
-    rival.rollback()
-    with pytest.raises((TooLate, Unavailable)):  # the latter when the row did not come free in time
-        await late
-    assert (await store.load(["held"]))["held"].version == held.version
+    for _ in range(20):
+        rival.begin()
+        lock_row(rival, "held")
+        change = put("held", held.version)
+        late = asyncio.ensure_future(store.commit([change], [("held", b"{}")], by(store, 200_000)))
+        await waits_for_a_row(mysql_server, late)
+        await asyncio.sleep(0.3)
+        rival.rollback()
+        (result,) = await asyncio.gather(late, return_exceptions=True)
+        assert isinstance(result, TooLate | Unavailable)  # the latter when the row did not come free in time
+        assert (await store.load(["held"]))["held"].version == held.version
+        if isinstance(result, TooLate):
+            return
+    pytest.fail("it never was too late in twenty turns")
 
 
 async def test_a_row_that_somebody_holds_for_long_fails_its_commit_and_no_other(
@@ -198,8 +203,8 @@ async def test_a_row_that_somebody_holds_for_long_fails_its_commit_and_no_other(
     await write(store, put("held", held.version))
 
 
-async def test_stores_whose_keys_overlap_in_every_order_never_deadlock_for_good(url: str) -> None:
-    stores = [await open_store(url) for _ in range(3)]
+async def test_stores_whose_keys_overlap_in_every_order_never_deadlock_for_good(mysql_url: str) -> None:
+    stores = [await open_store(mysql_url) for _ in range(3)]
     keys = [f"lock/{number}" for number in range(6)] + [f"other/{number}" for number in range(6)]
 
     async def commits(store: Store, which: int) -> int:
@@ -243,8 +248,8 @@ asyncio.run(main())
 """
 
 
-async def test_a_client_that_is_stopped_at_any_moment_holds_nobody_up(store: Store, url: str) -> None:
-    with subprocess.Popen([sys.executable, "-c", _BUSY, url], stdout=subprocess.PIPE, text=True) as child:
+async def test_a_client_that_is_stopped_at_any_moment_holds_nobody_up(store: Store, mysql_url: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", _BUSY, mysql_url], stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout is not None
             assert await asyncio.to_thread(child.stdout.readline) == "busy\n"

@@ -1,51 +1,55 @@
 """The tables of the MySQL store: how they are made, and which ones, and which settings, are refused."""
 
 import asyncio
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from alembic.script import ScriptDirectory
 
 from fencegate.core.errors import UnsafeConfiguration
-from fencegate.core.ports import Conflict
+from fencegate.core.ports import Conflict, Unavailable
 from fencegate.testing.committing import put, write
 from fencegate_lockservice.stores import migrations, open_store
 from fencegate_lockservice.stores.sql_schema import NEWEST_MIGRATION
+from tests.real import mariadb
 from tests.real.mariadb import MariadbServer
-
-pytest_plugins = ["tests.stores.mysql_fixtures"]
 
 
 async def test_ten_replicas_that_start_at_once_make_the_tables_once(
-    mysql_server: MariadbServer, new_database: str
+    mysql_server: MariadbServer, new_mysql_database: str
 ) -> None:
-    stores = await asyncio.gather(*(open_store(mysql_server.url(new_database)) for _ in range(10)))
+    stores = await asyncio.gather(*(open_store(mysql_server.url(new_mysql_database)) for _ in range(10)))
     results = await asyncio.gather(*(write(store, put("lock/k")) for store in stores), return_exceptions=True)
     assert [type(result) for result in results if result is not None] == [Conflict] * 9
     await asyncio.gather(*(store.close() for store in stores))
-    assert mysql_server.ask("SELECT COUNT(*) FROM fencegate_migrations", new_database) == [(1,)]
+    assert mysql_server.ask("SELECT COUNT(*) FROM fencegate_migrations", new_mysql_database) == [(1,)]
     keys = mysql_server.ask(
         "SELECT table_name, data_type, character_octet_length FROM information_schema.columns"
-        f" WHERE table_schema = '{new_database}' AND column_name IN ('key', 'lock_key') ORDER BY 1"
+        f" WHERE table_schema = '{new_mysql_database}' AND column_name IN ('key', 'lock_key') ORDER BY 1"
     )
     tables = ["distributed_locks", "fencegate_entries", "fencegate_log"]
     assert keys == [(table, "varbinary", 2048) for table in tables]
 
 
-async def test_tables_that_were_left_half_made_are_completed(mysql_server: MariadbServer, new_database: str) -> None:
-    url = mysql_server.url(new_database)
+async def test_tables_that_were_left_half_made_are_completed(
+    mysql_server: MariadbServer, new_mysql_database: str
+) -> None:
+    url = mysql_server.url(new_mysql_database)
     await (await open_store(url)).close()
     for statement in ("DROP TABLE fencegate_migrations", "DROP TABLE fencegate_meta", "DROP TABLE fencegate_log"):
-        mysql_server.ask(statement, new_database)
+        mysql_server.ask(statement, new_mysql_database)
     store = await open_store(url)
     await write(store, put("lock/k"))
     await store.close()
 
 
-async def test_tables_of_a_newer_release_are_refused(mysql_server: MariadbServer, new_database: str) -> None:
-    url = mysql_server.url(new_database)
+async def test_tables_of_a_newer_release_are_refused(mysql_server: MariadbServer, new_mysql_database: str) -> None:
+    url = mysql_server.url(new_mysql_database)
     await (await open_store(url)).close()
-    mysql_server.ask("UPDATE fencegate_migrations SET version_num = '9999'", new_database)
+    mysql_server.ask("UPDATE fencegate_migrations SET version_num = '9999'", new_mysql_database)
     with pytest.raises(UnsafeConfiguration, match="newer release"):
         await open_store(url)
 
@@ -63,37 +67,37 @@ def test_the_newest_migration_is_the_one_that_stores_look_for() -> None:
     ],
 )
 async def test_tables_of_somebody_else_are_refused(
-    mysql_server: MariadbServer, new_database: str, statement: str
+    mysql_server: MariadbServer, new_mysql_database: str, statement: str
 ) -> None:
-    mysql_server.ask(statement, new_database)
+    mysql_server.ask(statement, new_mysql_database)
     with pytest.raises(UnsafeConfiguration, match="did not make"):
-        await open_store(mysql_server.url(new_database))
-    assert len(mysql_server.ask("SHOW TABLES", new_database)) == 1  # and nothing was made beside them
+        await open_store(mysql_server.url(new_mysql_database))
+    assert len(mysql_server.ask("SHOW TABLES", new_mysql_database)) == 1  # and nothing was made beside them
 
 
-async def test_a_table_that_was_lost_is_noticed(mysql_server: MariadbServer, new_database: str) -> None:
-    url = mysql_server.url(new_database)
+async def test_a_table_that_was_lost_is_noticed(mysql_server: MariadbServer, new_mysql_database: str) -> None:
+    url = mysql_server.url(new_mysql_database)
     await (await open_store(url)).close()
-    mysql_server.ask("DROP TABLE fencegate_log", new_database)
+    mysql_server.ask("DROP TABLE fencegate_log", new_mysql_database)
     with pytest.raises(UnsafeConfiguration, match="has lost its table 'fencegate_log'"):
         await open_store(url)
 
 
-async def test_tables_that_cannot_roll_back_are_refused(mysql_server: MariadbServer, new_database: str) -> None:
-    url = mysql_server.url(new_database)
+async def test_tables_that_cannot_roll_back_are_refused(mysql_server: MariadbServer, new_mysql_database: str) -> None:
+    url = mysql_server.url(new_mysql_database)
     await (await open_store(url)).close()
-    mysql_server.ask("ALTER TABLE fencegate_meta ENGINE=MyISAM", new_database)
+    mysql_server.ask("ALTER TABLE fencegate_meta ENGINE=MyISAM", new_mysql_database)
     with pytest.raises(UnsafeConfiguration, match="ENGINE=InnoDB"):
         await open_store(url)
 
 
 async def test_a_user_who_may_not_make_tables_uses_those_that_are_there(
-    mysql_server: MariadbServer, new_database: str
+    mysql_server: MariadbServer, new_mysql_database: str
 ) -> None:
-    url = mysql_server.url(new_database)
-    user = f"user_{new_database[-6:]}"
+    url = mysql_server.url(new_mysql_database)
+    user = f"user_{new_mysql_database[-6:]}"
     mysql_server.ask(f"CREATE USER {user} IDENTIFIED BY 'p@ss:w/rd%'")
-    mysql_server.ask(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {new_database}.* TO {user}")
+    mysql_server.ask(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {new_mysql_database}.* TO {user}")
     modest = url.replace("root@", f"{user}:p%40ss:w%2Frd%25@")
     with pytest.raises(UnsafeConfiguration, match="can't be made") as refused:
         await open_store(modest)
@@ -115,9 +119,9 @@ async def test_a_user_who_may_not_make_tables_uses_those_that_are_there(
     ],
 )
 async def test_unsafe_settings_are_seen(
-    mysql_server: MariadbServer, url: str, setting: str, unsafe: str, safe: str, level: str, said: str
+    mysql_server: MariadbServer, mysql_url: str, setting: str, unsafe: str, safe: str, level: str, said: str
 ) -> None:
-    store = await open_store(url)
+    store = await open_store(mysql_url)
     assert [finding.level for finding in await store.inspect()] == ["fine"]
     mysql_server.ask(f"SET GLOBAL {setting} = {unsafe}")
     try:
@@ -128,3 +132,33 @@ async def test_unsafe_settings_are_seen(
     finally:
         mysql_server.ask(f"SET GLOBAL {setting} = {safe}")
         await store.close()
+
+
+@pytest.fixture(scope="module")
+def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MariadbServer, Path]]:
+    """A server with a certificate for 127.0.0.1, and the file that vouches for it."""
+    if reason := mariadb.missing() or (None if shutil.which("openssl") else "no openssl to make a certificate with"):
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("tls")
+    key, certificate = folder / "key.pem", folder / "cert.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=fencegate test"]
+    make += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(make, check=True, capture_output=True, timeout=60)
+    server = MariadbServer(folder / "server", f"--ssl-cert={certificate}", f"--ssl-key={key}").start()
+    server.ask("CREATE DATABASE locks")
+    yield server, certificate
+    server.terminate()
+
+
+async def test_over_tls_the_certificate_of_the_server_is_checked(tls_server: tuple[MariadbServer, Path]) -> None:
+    server, certificate = tls_server
+    server.ask("CREATE USER careful IDENTIFIED BY 'pw' REQUIRE SSL")
+    server.ask("GRANT ALL ON locks.* TO careful")
+    url = server.url("locks").replace("root@", "careful:pw@")
+    store = await open_store(f"{url}?tls=verify&ca={certificate}")
+    await write(store, put("lock/k"))
+    await store.close()
+    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        await open_store(f"{url}?tls=verify")
+    with pytest.raises(UnsafeConfiguration, match="refuses the user"):
+        await open_store(url)

@@ -4,9 +4,7 @@ import pytest
 
 from fencegate.testing.committing import OpenStore
 from fencegate.testing.store_suite import StoreSuite
-from tests.stores.postgres_fixtures import opener, postgres_server, postgres_url
-
-__all__ = ["postgres_server", "postgres_url"]
+from tests.stores.postgres_fixtures import opener
 
 
 class TestPostgresStore(StoreSuite):

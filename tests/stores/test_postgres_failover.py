@@ -20,9 +20,7 @@ from fencegate.testing.told import Grant, Told
 from fencegate_lockservice.stores import open_store
 from tests.eventually import eventually
 from tests.real.postgres import PostgresServer
-from tests.stores.postgres_fixtures import in_new_schema, postgres_server
-
-__all__ = ["postgres_server"]
+from tests.stores.postgres_fixtures import in_new_schema
 
 FAILED = (StoreUnavailable, OutcomeUnknown, LockHeld, LockExpired, NotOwner)
 

@@ -8,10 +8,7 @@ from fencegate.testing.fault_suite import FaultSuite
 from fencegate.testing.faulty_replicas import FaultyServer, OpenThrough
 from fencegate_lockservice.stores import open_store
 from tests.real.postgres import PostgresServer
-from tests.stores.postgres_fixtures import in_new_schema, postgres_server
 from tests.stores.replica_suite import ReplicaSuite
-
-__all__ = ["postgres_server"]
 
 
 class TestPostgresUnderFaults(FaultSuite):
@@ -22,16 +19,14 @@ class TestPostgresUnderFaults(FaultSuite):
         return postgres_server
 
     @pytest.fixture
-    def open_through(self, postgres_server: PostgresServer) -> OpenThrough:
-        url = in_new_schema(postgres_server.url)
-
+    def open_through(self, postgres_server: PostgresServer, postgres_shared_url: str) -> OpenThrough:
         async def open_(address: str, clock: Clock) -> Store:
-            return await open_store(url.replace(f"127.0.0.1:{postgres_server.port}", address), clock)
+            return await open_store(postgres_shared_url.replace(f"127.0.0.1:{postgres_server.port}", address), clock)
 
         return open_
 
 
 class TestPostgresWithReplicas(ReplicaSuite):
-    @pytest.fixture(scope="class")
-    def store_url(self, postgres_server: PostgresServer) -> str:
-        return in_new_schema(postgres_server.url)
+    @pytest.fixture
+    def store_url(self, postgres_shared_url: str) -> str:
+        return postgres_shared_url

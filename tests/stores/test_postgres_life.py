@@ -15,10 +15,6 @@ from fencegate_lockservice.stores import open_store
 from fencegate_lockservice.stores.postgres_server import findings
 from tests.eventually import eventually
 from tests.real.postgres import PostgresServer
-from tests.stores.postgres_fixtures import postgres_server, postgres_store, postgres_url
-
-__all__ = ["postgres_server", "postgres_store", "postgres_url"]
-
 
 # --- what it can't hold, what it leaves behind ---
 

@@ -17,9 +17,7 @@ from tests.eventually import eventually
 from tests.real import pgbouncer
 from tests.real.pgbouncer import Pgbouncer
 from tests.real.postgres import PostgresServer
-from tests.stores.postgres_fixtures import in_new_schema, opener, postgres_server, postgres_url
-
-__all__ = ["postgres_server", "postgres_url"]
+from tests.stores.postgres_fixtures import in_new_schema, opener
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +31,14 @@ def pooler(postgres_server: PostgresServer) -> Iterator[Pgbouncer]:
 
 
 @pytest.fixture
-def pooled_url(pooler: Pgbouncer) -> str:
-    return in_new_schema(pooler.url)
+def pooled_url(pooler: Pgbouncer, postgres_server: PostgresServer, postgres_url: str) -> str:
+    return postgres_url.replace(f":{postgres_server.port}/", f":{pooler.port}/")
+
+
+async def test_tables_are_made_through_a_pooler(pooler: Pgbouncer) -> None:
+    store = await open_by_url(in_new_schema(pooler.url))
+    await write(store, put("k"))
+    await store.close()
 
 
 class TestThePooledChangeLog(ChangeLogSuite):

@@ -23,9 +23,7 @@ from fencegate_lockservice.stores.migrations import newest
 from fencegate_lockservice.stores.postgres_server import NEWEST_MIGRATION
 from fencegate_lockservice.stores.sql_schema import VERSION_TABLE, metadata
 from tests.real.postgres import PostgresServer
-from tests.stores.postgres_fixtures import postgres_server, postgres_store, postgres_url, schema_of
-
-__all__ = ["postgres_server", "postgres_store", "postgres_url"]
+from tests.stores.postgres_fixtures import schema_of
 
 _TEN_AT_ONCE = """
 import asyncio, os, sys
@@ -53,11 +51,11 @@ print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children])
 """
 
 
-async def test_ten_replicas_that_start_at_once_make_the_tables_once(postgres_url: str) -> None:
-    run = [sys.executable, "-c", _TEN_AT_ONCE, postgres_url]
+async def test_ten_replicas_that_start_at_once_make_the_tables_once(postgres_fresh_url: str) -> None:
+    run = [sys.executable, "-c", _TEN_AT_ONCE, postgres_fresh_url]
     done = await asyncio.to_thread(subprocess.run, run, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == f"{[0] * 10}\n", done
-    store = await open_store(postgres_url)
+    store = await open_store(postgres_fresh_url)
     assert len(await store.scan("k", "", 100)) == 10
     await store.close()
 
@@ -70,12 +68,12 @@ async def test_stores_that_one_process_opens_at_once_are_migrated_one_by_one(pos
         await store.close()
 
 
-def test_the_migrations_make_what_the_schema_says(postgres_server: PostgresServer, postgres_url: str) -> None:
+def test_the_migrations_make_what_the_schema_says(postgres_server: PostgresServer, postgres_fresh_url: str) -> None:
     async def make() -> None:
-        await (await open_store(postgres_url)).close()
+        await (await open_store(postgres_fresh_url)).close()
 
     asyncio.run(make())
-    path = f"-csearch_path={schema_of(postgres_url)}"
+    path = f"-csearch_path={schema_of(postgres_fresh_url)}"
     engine = create_engine(
         postgres_server.url.replace("postgresql:", "postgresql+psycopg:"), connect_args={"options": path}
     )
@@ -149,22 +147,23 @@ async def test_a_person_can_read_who_holds_which_lock(
 # --- what is refused ---
 
 
-async def test_tables_that_are_not_ours_are_left_alone(postgres_server: PostgresServer, postgres_url: str) -> None:
-    schema = schema_of(postgres_url)
+async def test_tables_that_are_not_ours_are_left_alone(
+    postgres_server: PostgresServer, postgres_fresh_url: str
+) -> None:
+    schema = schema_of(postgres_fresh_url)
     postgres_server.execute(f"CREATE SCHEMA {schema}")
     postgres_server.execute(f"CREATE TABLE {schema}.distributed_locks (id int)")
     with pytest.raises(UnsafeConfiguration, match="did not make"):
-        await open_store(postgres_url)
+        await open_store(postgres_fresh_url)
     found = postgres_server.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [schema])
     assert found == [("distributed_locks",)]
 
 
-async def test_tables_of_a_newer_release_are_refused(
-    postgres_store: Store, postgres_server: PostgresServer, postgres_url: str
-) -> None:
-    postgres_server.execute(f"UPDATE {schema_of(postgres_url)}.{VERSION_TABLE} SET version_num = '9999'")
+async def test_tables_of_a_newer_release_are_refused(postgres_server: PostgresServer, postgres_fresh_url: str) -> None:
+    await (await open_store(postgres_fresh_url)).close()
+    postgres_server.execute(f"UPDATE {schema_of(postgres_fresh_url)}.{VERSION_TABLE} SET version_num = '9999'")
     with pytest.raises(UnsafeConfiguration, match="newer release"):
-        await open_store(postgres_url)
+        await open_store(postgres_fresh_url)
 
 
 async def test_a_database_in_another_encoding_is_refused(postgres_server: PostgresServer) -> None:

@@ -226,7 +226,7 @@ async def test_when_three_of_five_are_wiped_nothing_is_granted_and_it_is_said_wh
     await eventually(refused)
     await store.close()
     with monkeypatch.context() as patch, pytest.raises(Unavailable, match="a majority lost its data"):
-        patch.setattr(redlock, "OPEN_WITHIN_S", 3.0)
+        patch.setattr(redlock, "OPEN_WITHIN_S", 5.0)
         await open_store(url)
     for server in five:
         flush(server)

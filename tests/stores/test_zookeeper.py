@@ -5,15 +5,13 @@ import pytest
 from fencegate.testing.committing import OpenStore
 from fencegate.testing.store_suite import StoreSuite
 from tests.stores.replica_suite import ReplicaSuite
-from tests.stores.zookeeper_fixtures import ensemble, one_server, opening_of, opens, url_of
-
-__all__ = ["ensemble", "one_server"]
+from tests.stores.zookeeper_fixtures import opening_of, opens, url_of
 
 
 class TestZooKeeperStore(StoreSuite):
     @pytest.fixture
-    def url(self, one_server: list[str]) -> str:
-        return url_of(one_server)
+    def url(self, zookeeper_server: list[str]) -> str:
+        return url_of(zookeeper_server)
 
     @pytest.fixture
     def open_store(self, url: str) -> OpenStore:
@@ -26,11 +24,11 @@ class TestZooKeeperStore(StoreSuite):
 
 class TestZooKeeperStoreOnAnEnsemble(TestZooKeeperStore):
     @pytest.fixture
-    def url(self, ensemble: list[str]) -> str:
-        return url_of(ensemble)
+    def url(self, zookeeper_ensemble: list[str]) -> str:
+        return url_of(zookeeper_ensemble)
 
 
 class TestZooKeeperWithReplicas(ReplicaSuite):
     @pytest.fixture
-    def store_url(self, ensemble: list[str]) -> str:
-        return url_of(ensemble)
+    def store_url(self, zookeeper_ensemble: list[str]) -> str:
+        return url_of(zookeeper_ensemble)

@@ -3,19 +3,22 @@
 import asyncio
 import inspect
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fencegate.clock import SYSTEM, Clock
-from fencegate.core.ports import Store
+from fencegate.core.ports import Conflict, Store
+from fencegate.engine import Engine
+from fencegate.testing.caller import Caller
+from fencegate.testing.change_log_suite import log_revision
+from fencegate.testing.committing import put, write
 from fencegate.testing.crowd import Crowd
 from fencegate.testing.fault_suite import FaultSuite, OpenThrough, replicas_through
+from fencegate.testing.faulty_replicas import asked_again
 from fencegate_lockservice.stores import open_store as open_url
 from tests.real import zookeeper as real
-from tests.stores.zookeeper_fixtures import one_server
-
-__all__ = ["one_server"]
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +45,7 @@ class TestZooKeeperUnderFaults(FaultSuite):
         if "server" in inspect.signature(request.function).parameters:
             own: real.ZooKeeperServer = request.getfixturevalue("own_server")
             return own.addresses
-        shared: list[str] = request.getfixturevalue("one_server")
+        shared: list[str] = request.getfixturevalue("zookeeper_server")
         return shared
 
     @pytest.fixture
@@ -53,6 +56,37 @@ class TestZooKeeperUnderFaults(FaultSuite):
             return await open_url(f"zookeeper://{address}/{root}", clock)
 
         return open_
+
+
+async def test_after_a_restore_from_a_backup_nothing_comes_twice(
+    own_server: real.ZooKeeperServer, tmp_path: Path
+) -> None:
+    store = await open_url(f"{own_server.url}/restored/{SYSTEM.random_id(4)}")
+    engine = Engine(store, SYSTEM)
+    await engine.start()
+    caller = Caller(engine, "A")
+    tokens, versions, revisions = [], [], [await log_revision(store)]
+
+    async def work(count: int) -> None:
+        for _ in range(count):
+            hold = await asked_again(partial(caller.acquire, "k", ttl_s=60))
+            tokens.append(hold.token)
+            versions.append((await store.load(["lock/k"]))["lock/k"].version)
+            await asked_again(partial(caller.release, "k", hold))
+            revisions.append(await log_revision(store))
+
+    await work(3)
+    await asyncio.to_thread(own_server.backup, tmp_path / "backup")
+    await work(5)
+    await asyncio.to_thread(own_server.restore, tmp_path / "backup")
+    await work(3)
+    for seen in (tokens, revisions):
+        assert seen == sorted(set(seen))
+    assert len(versions) == len(set(versions))
+    with pytest.raises(Conflict):
+        await write(store, put("lock/k", versions[5]))
+    await engine.close()
+    await store.close()
 
 
 @pytest.fixture

@@ -22,14 +22,12 @@ from fencegate_lockservice.stores import zookeeper_line
 from fencegate_lockservice.stores.zookeeper import ZooKeeperStore
 from fencegate_lockservice.stores.zookeeper_line import Address, read_url
 from tests.eventually import eventually
-from tests.stores.zookeeper_fixtures import ensemble, looking_at, one_server, opens, url_of
-
-__all__ = ["ensemble", "one_server"]
+from tests.stores.zookeeper_fixtures import looking_at, opens, url_of
 
 
 @pytest.fixture
-def url(one_server: list[str]) -> str:
-    return url_of(one_server)
+def url(zookeeper_server: list[str]) -> str:
+    return url_of(zookeeper_server)
 
 
 @pytest.fixture
@@ -94,8 +92,8 @@ async def test_many_may_open_a_new_root_at_once(open_store: OpenStore) -> None:
     await asyncio.gather(*(store.close() for store in stores))
 
 
-async def test_locks_of_a_user_are_closed_to_others(one_server: list[str]) -> None:
-    url = url_of(one_server)
+async def test_locks_of_a_user_are_closed_to_others(zookeeper_server: list[str]) -> None:
+    url = url_of(zookeeper_server)
     mine, other = (url.replace("://", f"://{who}:secret-word@") for who in ("me", "other"))
     store = await open_url(mine)
     await write(store, put("k"))
@@ -123,8 +121,14 @@ async def test_what_is_no_zookeeper_server_is_unavailable(greeting: bytes, monke
             await open_url(f"zookeeper://u:secret-word@127.0.0.1:{port}")
 
 
-async def test_a_server_and_an_ensemble_are_told_apart(one_server: list[str], ensemble: list[str]) -> None:
-    for addresses, expected in ((one_server, "single server"), (ensemble, "all 3 servers of the ensemble are in step")):
+async def test_a_server_and_an_ensemble_are_told_apart(
+    zookeeper_server: list[str], zookeeper_ensemble: list[str]
+) -> None:
+    for addresses, expected in (
+        (zookeeper_server, "single server"),
+        (zookeeper_ensemble[:1], "names one server of an ensemble"),
+        (zookeeper_ensemble, "all 3 servers of the ensemble are in step"),
+    ):
         store = await open_url(url_of(addresses))
         findings = await store.inspect()
         assert expected in " ".join(finding.what for finding in findings)
@@ -132,8 +136,10 @@ async def test_a_server_and_an_ensemble_are_told_apart(one_server: list[str], en
         await store.close()
 
 
-async def test_servers_that_are_no_ensemble_are_unsafe(one_server: list[str], ensemble: list[str]) -> None:
-    store = ZooKeeperStore(read_url(url_of([*one_server, ensemble[0]])))
+async def test_servers_that_are_no_ensemble_are_unsafe(
+    zookeeper_server: list[str], zookeeper_ensemble: list[str]
+) -> None:
+    store = ZooKeeperStore(read_url(url_of([*zookeeper_server, zookeeper_ensemble[0]])))
     assert [finding.level for finding in await store.inspect()].count("unsafe") == 1
 
 
@@ -141,7 +147,7 @@ async def test_servers_that_are_no_ensemble_are_unsafe(one_server: list[str], en
 
 
 async def test_sessions_that_end_under_load_cost_no_order_and_no_lock(
-    open_store: OpenStore, one_server: list[str]
+    open_store: OpenStore, zookeeper_server: list[str]
 ) -> None:
     stores = [await open_store() for _ in range(2)]
     engines = [Engine(store, SYSTEM) for store in stores]
@@ -155,7 +161,7 @@ async def test_sessions_that_end_under_load_cost_no_order_and_no_lock(
             await eventually(lambda store=store: store._line._connection is not None)  # type: ignore[misc]
             connection = store._line.connection
             session = connection.session
-            await asyncio.to_thread(_end_session, one_server, session.session_id, session.password)
+            await asyncio.to_thread(_end_session, zookeeper_server, session.session_id, session.password)
             await eventually(lambda connection=connection: connection.lost)  # type: ignore[misc]
         await crowd.is_served()
     for engine in engines:
@@ -173,7 +179,7 @@ def _end_session(addresses: list[str], session_id: int, password: bytes) -> None
 
 
 async def test_who_follows_hears_all_that_was_committed_while_the_session_was_gone(
-    store: ZooKeeperStore, open_store: OpenStore, one_server: list[str]
+    store: ZooKeeperStore, open_store: OpenStore, zookeeper_server: list[str]
 ) -> None:
     other = await open_store()
     stream = store.changes(None)
@@ -181,7 +187,7 @@ async def test_who_follows_hears_all_that_was_committed_while_the_session_was_go
     for number in range(5):
         await write(other, put(f"before-{number}"))
         session = store._line.connection.session
-        await asyncio.to_thread(_end_session, one_server, session.session_id, session.password)
+        await asyncio.to_thread(_end_session, zookeeper_server, session.session_id, session.password)
         await write(other, put(f"after-{number}"))
         assert [line.key for line in await gather_log(stream, 2)] == [f"before-{number}", f"after-{number}"]
     await other.close()
@@ -220,9 +226,11 @@ async def _asked_again(caller: Caller, lock_key: str) -> int:
 # --- the line --------------------------------------------------------------------------------------------------------
 
 
-async def test_nothing_is_answered_by_a_line_that_is_down_and_it_comes_back(url: str, one_server: list[str]) -> None:
-    with FaultProxy(one_server[0]) as proxy:
-        store = await open_url(url.replace(one_server[0], proxy.address))
+async def test_nothing_is_answered_by_a_line_that_is_down_and_it_comes_back(
+    url: str, zookeeper_server: list[str]
+) -> None:
+    with FaultProxy(zookeeper_server[0]) as proxy:
+        store = await open_url(url.replace(zookeeper_server[0], proxy.address))
         await write(store, put("before"))
         proxy.cut()
         works = [write(store, put("during")), store.load(["before"]), store.scan("", "", 1)]
@@ -272,3 +280,19 @@ async def test_a_closed_store_leaves_neither_tasks_nor_sockets(open_store: OpenS
     gc.collect()
     await eventually(lambda: len(asyncio.all_tasks()) <= tasks)
     await eventually(lambda: len(os.listdir("/proc/self/fd")) <= files)
+
+
+async def test_what_one_server_has_acknowledged_is_read_at_every_other(zookeeper_ensemble: list[str]) -> None:
+    root = SYSTEM.random_id(5)
+    stores = [await open_url(f"zookeeper://{address}/test/{root}") for address in zookeeper_ensemble]
+    last: str | None = None
+    for number in range(60):
+        change = put("lock/k", last)
+        await write(stores[number % 3], change)
+        last = change.version
+        found = await asyncio.gather(*(store.load(["lock/k"]) for store in stores))
+        scans = await asyncio.gather(*(store.scan("lock/", "", 10) for store in stores))
+        assert [entries["lock/k"].version for entries in found] == [last] * 3
+        assert [[entry.version for _, entry in entries] for entries in scans] == [[last]] * 3
+    for store in stores:
+        await store.close()

@@ -13,14 +13,12 @@ from fencegate_lockservice.stores import zookeeper_commits, zookeeper_forget, zo
 from fencegate_lockservice.stores.zookeeper import ZooKeeperStore
 from fencegate_lockservice.stores.zookeeper_names import escape, key_of, kinds_for, name_of, shard_of, unescape
 from tests.eventually import eventually
-from tests.stores.zookeeper_fixtures import looking_at, one_server, opens, url_of
-
-__all__ = ["one_server"]
+from tests.stores.zookeeper_fixtures import looking_at, opens, url_of
 
 
 @pytest.fixture
-def url(one_server: list[str]) -> str:
-    return url_of(one_server)
+def url(zookeeper_server: list[str]) -> str:
+    return url_of(zookeeper_server)
 
 
 @pytest.fixture

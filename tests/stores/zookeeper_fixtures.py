@@ -7,18 +7,21 @@ import fcntl
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from kazoo.client import KazooClient
 
 from fencegate.clock import SYSTEM
 from fencegate.core.ports import Store
 from fencegate.testing.committing import OpenStore
 from fencegate_lockservice.stores import open_store as open_url
 from tests.real import zookeeper as real
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
 
 
 @contextmanager
@@ -33,11 +36,11 @@ def _state(folder: Path) -> Iterator[dict[str, object]]:
         path.write_text(json.dumps(state))
 
 
-def _shared(folder: Path, server: real.ZooKeeperServer | real.Ensemble) -> Iterator[list[str]]:
+def _shared(folder: Path, make: Callable[[Path], real.ZooKeeperServer | real.Ensemble]) -> Iterator[list[str]]:
     """The addresses of a server that all workers use."""
     with _state(folder) as state:
         if not state["users"]:
-            server.start()
+            server = make(folder / SYSTEM.random_id(3)).start()
             state |= {"addresses": server.addresses, "pids": server.pids}
         state["users"] = int(str(state["users"])) + 1
         addresses, pids = list(state["addresses"]), list(state["pids"])  # type: ignore[call-overload]
@@ -58,15 +61,15 @@ def _common_folder(factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     folder = _common_folder(tmp_path_factory) / "zookeeper-one"
-    yield from _shared(folder, real.ZooKeeperServer(folder))
+    yield from _shared(folder, real.ZooKeeperServer)
 
 
 @pytest.fixture(scope="session")
-def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def zookeeper_ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     folder = _common_folder(tmp_path_factory) / "zookeeper-three"
-    yield from _shared(folder, real.Ensemble(folder))
+    yield from _shared(folder, real.Ensemble)
 
 
 def url_of(addresses: list[str]) -> str:
@@ -89,8 +92,10 @@ def opening_of(url: str) -> str:
 
 
 @contextmanager
-def looking_at(url: str) -> Iterator[KazooClient]:
+def looking_at(url: str) -> Iterator["KazooClient"]:
     """The tree as another client sees it, and can change it."""
+    from kazoo.client import KazooClient
+
     client = KazooClient(hosts=url.split("/")[2])
     client.start(timeout=30)
     try:

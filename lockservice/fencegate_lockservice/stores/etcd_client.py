@@ -221,8 +221,8 @@ class Client:
     async def _answer(self, endpoint: Endpoint, line: Connection, path: str, message: bytes, within_s: float) -> bytes:
         try:
             return await line.ask(self._head(endpoint, path), message, within_s)
-        except Cut as error:
-            raise Cut(f"etcd at {endpoint.name}: {error}") from None
+        except (NotSent, Cut) as error:
+            raise type(error)(f"etcd at {endpoint.name}: {error}") from None
         except Status as status:
             raise _meant(status) from None
 

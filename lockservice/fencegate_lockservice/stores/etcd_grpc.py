@@ -69,6 +69,7 @@ class Connection(asyncio.Protocol):
         self._window = self._first_window = 65_535
         self._consumed = 0
         self._block: tuple[int, int, bytes] | None = None
+        self._why = "the connection is not in use any more"
         self.alive = False
 
     # --- what others call ---
@@ -94,6 +95,8 @@ class Connection(asyncio.Protocol):
 
     def fail(self, why: str) -> None:
         """Cut the line."""
+        if self.alive:
+            self._why = why
         self.alive = False
         calls, self._calls = self._calls, {}
         for call in calls.values():
@@ -103,7 +106,7 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, head: bytes, message: bytes) -> tuple[int, Call]:
         if not self.alive or self._next_stream > _LAST_STREAM:
-            raise NotSent("the connection was lost")
+            raise NotSent(self._why)
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         call = self._calls[stream] = Call(asyncio.get_running_loop().create_future(), self._first_window)
         framed = b"\0" + struct.pack(">I", len(message)) + message

@@ -22,7 +22,7 @@ INSERT INTO {table} ({columns}) VALUES {rows} ON DUPLICATE KEY UPDATE version = 
 SET @fg_fits = {fits};
 
 -- versions: how things are, when they don't fit.
-SELECT {key}, version FROM {table} WHERE NOT @fg_fits AND {key} IN ({keys});
+SELECT {prefix}, {key}, version FROM {table} WHERE NOT @fg_fits AND {key} IN ({keys});
 
 -- write
 INSERT INTO {table} ({columns}) VALUES {rows} ON DUPLICATE KEY UPDATE {written};
@@ -36,17 +36,17 @@ UPDATE fencegate_meta
         lines_written = lines_written + {lines}
     WHERE id = 1;
 
--- before: the last revision before these. NULL, and so an error further on, when somebody has emptied the table.
-SET @fg_before = IF(ROW_COUNT() = 1, LAST_INSERT_ID() - {count}, NULL);
+-- revision: of a line that is appended right after. NULL, and so an error, when somebody has emptied the table.
+IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL) - {back};
 
 -- append
 INSERT INTO fencegate_log (revision, line, `key`, event) VALUES {rows};
 
--- time: by itself, since one SET evaluates all that it is given before it assigns any.
-SET @fg_now = {now};
-
 -- choose: a commit can't be conditional, but its text can be chosen.
-SET @fg_end = IF(@fg_fits AND @fg_now <= {not_after_us}, 'COMMIT', 'DO 0');
+SET @fg_end = IF(@fg_fits AND {now} <= {not_after_us}, 'COMMIT', 'DO 0');
+
+-- verdict: whether things were as required, whether it was committed, and what time it is.
+SELECT @fg_fits, @fg_end = 'COMMIT', {now};
 
 -- load
 SELECT {key}, version, {value} FROM {table} WHERE {key} IN ({keys});

@@ -35,8 +35,7 @@ class Address:
         arguments: dict[str, object] = {"charset": "utf8mb4", "connect_timeout": 10}
         if self.socket is not None:
             arguments["unix_socket"] = self.socket
-        if self.tls is not None:
-            arguments["ssl"] = self.tls
+        arguments |= {"ssl": self.tls} if self.tls is not None else {"ssl_disabled": True}
         return url, arguments
 
 

@@ -258,7 +258,12 @@ def _cannot_connect(address: Address, error: Exception) -> Unavailable:
     code, text = _read_error(error)
     if code in _REFUSALS:
         return Misconfigured(f"{address.server} can't be used: {_REFUSALS[code]}")
-    return Unavailable(f"{address.server} can't be reached: {text}")
+    if "'cryptography'" in text:
+        return Misconfigured(
+            f"{address.server} asks for a password in a way that needs TLS (?tls=verify), or: pip install cryptography"
+        )
+    cause = f" ({error.__cause__})"[:200] if error.__cause__ is not None else ""
+    return Unavailable(f"{address.server} can't be reached: {text}{cause}")
 
 
 def _read_error(error: Exception) -> tuple[int, str]:

@@ -76,16 +76,15 @@ class Packet:
 
     statements: Sequence[str]
     commit_at: int
-    versions_at: Sequence[tuple[int, bytes]]
-    not_after_us: int
+    versions_at: int
 
     def verdict(self, answers: Sequence[Rows]) -> Verdict:
-        ((fits, now_us),) = answers[-1]
+        ((fits, done, now_us),) = answers[-1]
         actual: dict[str, str] | None = None
         if not fits:
-            rows = [(prefix + key, version) for at, prefix in self.versions_at for key, version in answers[at]]
-            actual = {key.decode(): version.decode() for key, version in rows if version}
-        return Verdict(bool(fits) and now_us <= self.not_after_us, now_us, actual)
+            rows = answers[self.versions_at]
+            actual = {(prefix + key).decode(): version.decode() for prefix, key, version in rows if version}
+        return Verdict(bool(done), now_us, actual)
 
 
 def packet(plan: Plan) -> Packet:
@@ -96,27 +95,29 @@ def packet(plan: Plan) -> Packet:
         rows = ", ".join(empty_row(table, key) for key in keys)
         statements.append(sql("lock", table=table.table, columns=table.columns, rows=rows))
     statements.append(sql("compare", fits=" AND ".join(_fits(plan, table, keys) for table, keys in tables) or "1"))
-    versions_at = []
-    for table, keys in tables:
-        versions_at.append((len(statements), table.prefix))
-        statements.append(sql("versions", table=table.table, key=table.key, keys=table.row_keys(keys)))
+    versions_at = len(statements)
     statements += [
+        " UNION ALL ".join(_versions(table, keys) for table, keys in tables) or "DO 0",
         *_writes(plan),
         *_log(plan),
-        sql("time"),
         sql("choose", not_after_us=int(plan.not_after_us)),
         "PREPARE fencegate_end FROM @fg_end",
         "EXECUTE fencegate_end",
         "ROLLBACK",
-        "SELECT @fg_fits, @fg_now",
+        sql("verdict"),
     ]
-    return Packet(statements, len(statements) - 3, versions_at, plan.not_after_us)
+    return Packet(statements, len(statements) - 3, versions_at)
 
 
 def _fits(plan: Plan, table: TableOf, keys: Sequence[str]) -> str:
     required = ((table.row_key(key), (plan.required[key] or "").encode()) for key in keys)
     pairs = ", ".join(f"({literals(pair)})" for pair in required)
     return sql("fits", table=table.table, key=table.key, keys=table.row_keys(keys), pairs=pairs, count=len(keys))
+
+
+def _versions(table: TableOf, keys: Sequence[str]) -> str:
+    prefix = literal(table.prefix)
+    return sql("versions", table=table.table, prefix=prefix, key=table.key, keys=table.row_keys(keys))
 
 
 def _writes(plan: Plan) -> Iterator[str]:
@@ -137,11 +138,11 @@ def _log(plan: Plan) -> Iterator[str]:
     count = len(plan.logs)
     if not count:
         return
-    rows = [
-        f"(@fg_before + {number}, {line}, {literal(key.encode())}, {literal(event)})"
-        for number, some in enumerate(plan.logs, 1)
-        for line, (key, event) in enumerate(some)
-    ]
+    rows = []
+    for back, some in zip(reversed(range(count)), plan.logs, strict=True):
+        revision = sql("revision", back=back)
+        rows += [
+            f"({revision}, {line}, {literal(key.encode())}, {literal(event)})" for line, (key, event) in enumerate(some)
+        ]
     yield sql("count", count=count, lines=len(rows))
-    yield sql("before", count=count)
     yield sql("append", rows=", ".join(rows))

@@ -22,7 +22,6 @@ from fencegate_lockservice.stores.redis_url import Address
 ANSWER_WITHIN_US = 5_000_000
 CONNECT_WITHIN_S = 5.0
 LOOK_EVERY_S = 0.5
-HEARD_AT_ONCE = 8
 MAX_UNDER_WAY = 20_000
 MAX_BYTES = 256 * 1024 * 1024
 
@@ -79,7 +78,6 @@ class Line(asyncio.Protocol):
         self._bytes = 0
         self._flushing = False
         self._full = False
-        self._hearing = False
         self._loop = running_loop()
         self._looking: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
@@ -139,25 +137,13 @@ class Line(asyncio.Protocol):
         self._looking = self._loop.call_later(LOOK_EVERY_S, self._look)
 
     def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
-        if not self._hearing:
-            self._hear()
-
-    def _hear(self) -> None:
-        """Hear a few answers in one turn of the event loop: while those who asked go on, the server is at work on what
-        they ask next."""
-        self._hearing = False
-        gets, sent, asked = self._reader.gets, self._sent, None
+        reader, sent, asked = self._reader, self._sent, None
         try:
-            for _ in range(HEARD_AT_ONCE):
-                if self.why or (answer := gets()) is False:
-                    break
+            reader.feed(data)
+            while not self.why and (answer := reader.gets()) is not False:
                 asked = sent.popleft()
                 self._bytes -= len(asked.packed)
                 asked.hear(asked, answer)
-            else:
-                self._hearing = True
-                self._loop.call_soon(self._hear)
         except Exception as error:  # after this no answer can be told from another
             log.exception("an answer of Redis can't be understood")
             self.drop(f"its answer can't be understood ({type(error).__name__})")
@@ -173,8 +159,6 @@ class Line(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:
-        while self._hearing:  # what came before the end is known
-            self._hear()
         self.drop(f"the connection was lost ({error})" if error is not None else "the connection was closed")
         if not self._gone.done():
             self._gone.set_result(None)

@@ -59,9 +59,12 @@ class Council:
             raise Unavailable(self._why)
         up = sum(1 for number in view.voters if self._nodes[number].up)
         if up < self._majority:
-            down = ", ".join(f"{node.seat.name} ({node.error})" for node in self._nodes if not node.up)
-            raise Unavailable(f"{up} of {len(self._nodes)} nodes can be reached, and it takes a majority: {down}")
+            count = f"{up} of {len(self._nodes)} nodes can be reached, and it takes a majority"
+            raise Unavailable("; ".join([count, *self._down()]))
         return view
+
+    def _down(self) -> list[str]:
+        return [f"{node.seat.name}: {node.error}" for node in self._nodes if not node.up]
 
     def off_us(self) -> int:
         """How far the clocks of the nodes are ahead of ours: the one in the middle."""
@@ -89,7 +92,9 @@ class Council:
                         await self._pass()
                     await asyncio.sleep(AGAIN_AFTER_S * self._clock.jitter())
         except TimeoutError:
-            raise Unavailable(f"the nodes of the store can't be used: {self._why}") from None
+            raise Unavailable(
+                "; ".join([f"the nodes of the store can't be used: {self._why}", *self._down()])
+            ) from None
         self._tending = running_loop().create_task(self._tend())
 
     async def _all_up(self) -> None:
@@ -202,8 +207,12 @@ class Council:
         for number in findings.ready:
             await self._change(number, found[number], state="voting", config=config.text, digest=config.digest)
             done = False  # look again, and find it voting
-        if self._view is None or (self._view.digest, self._view.voters) != (config.digest, findings.voters):
-            self._view = View(config, config.digest, findings.voters)
+        before, self._view = self._view, View(config, config.digest, findings.voters)
+        if before is None and self._tending is not None:
+            log.warning("the store can be used again")
+        self._why = ""
+        if before is not None and before.digest != config.digest:
+            self._shaken()  # a node was replaced: what it had to tell went with it
         return done
 
     async def _heal(self, number: int, seen: NodeSays, config: Config) -> None:

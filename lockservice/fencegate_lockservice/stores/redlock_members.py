@@ -160,8 +160,7 @@ def judge(
     for number, node in found.items():
         _belongs(seats, number, node)
     voting = {number: node for number, node in found.items() if node.state == "voting" and number not in forgetful}
-    if len({node.deployment for node in voting.values()}) > 1:
-        raise UnsafeConfiguration("the nodes belong to different stores; give each store nodes of its own, or a prefix")
+    _one_store(seats, voting)
     if not voting and all(node.state in ("", "forming") for node in found.values()):
         if len(found) == len(seats):
             return None
@@ -201,6 +200,18 @@ def _belongs(seats: Sequence[str], number: int, node: NodeSays) -> None:
         )
     if node.seat != seats[number]:
         raise UnsafeConfiguration(f"{seats[number]} and {node.seat} are the same server; a node counts once")
+
+
+def _one_store(seats: Sequence[str], voting: Mapping[int, NodeSays]) -> None:
+    stores: dict[str, list[str]] = {}
+    for number, node in sorted(voting.items()):
+        stores.setdefault(node.deployment, []).append(seats[number])
+    if len(stores) > 1:
+        groups = " and ".join(", ".join(names) for names in stores.values())
+        raise UnsafeConfiguration(
+            f"the nodes belong to different stores: {groups}; empty those that hold an old one, such as a node that was"
+            " restored from before all were emptied"
+        )
 
 
 def _too_few(seats: Sequence[str], found: Mapping[int, NodeSays], voting: Collection[int]) -> str:

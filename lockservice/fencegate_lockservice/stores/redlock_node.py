@@ -25,6 +25,7 @@ ANSWER_WITHIN_S = 4.0
 FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
 MAX_UNANSWERED = 20_000
+MAX_UNSENT_BYTES = 64_000_000
 
 log = logging.getLogger("fencegate.store.redlock")
 
@@ -89,8 +90,10 @@ class Line(asyncio.Protocol):
 
     def call(self, *command: Part) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = self._loop.create_future()
-        if self.lost.done() or len(self._unanswered) >= MAX_UNANSWERED:
-            return _fail(future, "the line is cut" if self.lost.done() else "too much is under way")
+        if self.lost.done() or self._transport is None:
+            return _fail(future, "the line is cut")
+        if len(self._unanswered) >= MAX_UNANSWERED or self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            return _fail(future, "too much is under way")
         if not self._unsent:
             self._loop.call_soon(self._send)
         self._unsent.append(_pack(command))

@@ -123,6 +123,10 @@ class ZooKeeperStore:
             await self._log.prepare(connection)
             await connection.watch(self._log.path, wire.PERSISTENT)
             await self._pulse.beat(connection)
+            start = self._log.start
+            if (await self._log.read(connection, start)).newest(start) < self._tail.highest:
+                # ZooKeeper was restored from a backup: what comes now must not have revisions that were told before.
+                await self._log.advance(connection, start)
         except Refused as refused:
             if refused.code == wire.UNIMPLEMENTED:
                 raise UnsafeConfiguration("this ZooKeeper is too old: 3.6 or later is needed") from None

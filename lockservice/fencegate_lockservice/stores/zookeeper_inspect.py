@@ -57,6 +57,14 @@ def _of_ensemble(address: Address, said: Sequence[str | None]) -> list[Finding]:
                     "name the members of one ensemble",
                 )
             )
+    elif modes and len(address.servers) == 1:
+        findings.append(
+            Finding(
+                "warning",
+                "the URL names one server of an ensemble: without that one there are no locks",
+                "name all of them, as in zookeeper://A:2181,B:2181,C:2181",
+            )
+        )
     elif modes:
         findings.append(Finding("fine", f"an ensemble: {', '.join(sorted(modes))}"))
     return findings

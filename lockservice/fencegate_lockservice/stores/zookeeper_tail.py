@@ -31,6 +31,8 @@ class Tail:
         self._pulse = pulse
         self._log = segments
         self._own: dict[int, Sequence[LogEntry]] = {}
+        self.highest = 0
+        """The highest revision that was ever seen here."""
         self._moved = asyncio.Event()
         self._watched = ""
         self._made = 0
@@ -40,6 +42,7 @@ class Tail:
         """A commit of our own is in the log there."""
         if len(self._own) >= MAX_OWN:  # nobody reads: they will be read from the log
             self._own.clear()
+        self.highest = max(self.highest, revision)
         self._own[revision] = [LogEntry(revision, line, key, event) for line, (key, event) in enumerate(lines)]
 
     def on_event(self, kind: int, path: str) -> None:
@@ -75,6 +78,7 @@ class Tail:
             while number < self._made or not sealed:
                 if number < self._made:
                     end = min(self._made, number + READ_AT_ONCE)
+                    self.highest = max(self.highest, start + end - 1)
                     yield await self._read(connection, start, number, end)
                     number = end
                     continue

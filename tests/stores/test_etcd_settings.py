@@ -1,0 +1,169 @@
+"""The etcd store and how an etcd is set up: what is wrong with it, its users, its certificates; and the URL."""
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fencegate.clock import SYSTEM
+from fencegate.core.errors import UnsafeConfiguration
+from fencegate.core.ports import Unavailable
+from fencegate.testing.committing import gather_log, put, write
+from fencegate_lockservice.stores import open_store
+from fencegate_lockservice.stores.etcd_inspect import version_finding
+from fencegate_lockservice.stores.etcd_url import parse
+from tests.real.etcd import EtcdCluster, EtcdServer
+from tests.servers import kept_address
+from tests.stores.etcd_fixtures import when_it_is_back
+
+# --- what is wrong with an etcd --------------------------------------------------------------------------------------
+
+
+async def test_an_etcd_whose_quota_is_used_up_is_said_to_be_so(own_etcd: Callable[..., EtcdServer]) -> None:
+    server = own_etcd(f"--quota-backend-bytes={2 * 1024 * 1024}")
+    store = await open_store(server.url)
+    assert "unsafe" not in {finding.level for finding in await store.inspect()}
+    with pytest.raises(Unavailable, match=r"quota.*defragment"):
+        for number in range(20):
+            await write(store, put(f"k{number}", value=b"x" * 400_000))
+    assert "k0" in await store.load(["k0"])
+    (unsafe,) = [finding for finding in await store.inspect() if finding.level == "unsafe"]
+    assert "NOSPACE" in unsafe.what
+    assert any("of its quota" in finding.what for finding in await store.inspect())
+    await store.close()
+
+
+async def test_a_layout_of_another_version_is_refused(etcd: EtcdServer) -> None:
+    root = SYSTEM.random_id(4)
+    etcd.put(f"/{root}/fencegate/layout", b"fencegate 99")
+    with pytest.raises(UnsafeConfiguration, match="layout"):
+        await open_store(f"{etcd.url}/{root}")
+
+
+async def test_one_member_is_a_warning_and_three_are_fine(etcd: EtcdServer, etcd_cluster: EtcdCluster) -> None:
+    for url, level, what in ((etcd.url, "warning", "single member"), (etcd_cluster.url, "fine", "3 voting members")):
+        store = await open_store(f"{url}/{SYSTEM.random_id(4)}")
+        assert level in {finding.level for finding in await store.inspect() if what in finding.what}
+        await store.close()
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [("3.5.0", "warning"), ("3.5.2", "warning"), ("3.5.3", "fine"), ("3.4.27", "fine"), ("", "fine")],
+)
+def test_versions_that_can_corrupt_their_data_are_warned_of(version: str, level: str) -> None:
+    assert version_finding(version).level == level
+
+
+async def test_nobody_there_is_said_at_once_and_clearly() -> None:
+    with kept_address() as address:
+        async with asyncio.timeout(30):
+            with pytest.raises(Unavailable, match=f"etcd at {address} can't be reached"):
+                await open_store(f"etcd://{address}")
+
+
+async def test_something_else_that_answers_is_said_clearly() -> None:
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 10)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with asyncio.timeout(30):
+            with pytest.raises(Unavailable, match=f"127.0.0.1:{port}"):
+                await open_store(f"etcd://127.0.0.1:{port}")
+
+
+# --- users and TLS ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_user_and_a_password_are_used_and_wrong_ones_are_refused_without_being_shown(
+    own_etcd: Callable[..., EtcdServer],
+) -> None:
+    server = own_etcd()
+    for path, body in (
+        ("/v3/auth/user/add", {"name": "root", "password": "sec/ret"}),
+        ("/v3/auth/role/add", {"name": "root"}),
+        ("/v3/auth/user/grant", {"user": "root", "role": "root"}),
+        ("/v3/auth/enable", {}),
+    ):
+        server.post(path, body)
+    store = await open_store(f"etcd://root:sec%2Fret@{server.address}")
+    stream = store.changes(None)
+    await anext(stream)
+    await write(store, put("k"))
+    assert [line.key for line in await gather_log(stream, 1)] == ["k"]
+    await store.close()
+    for login in ("root:hidden@", ""):
+        with pytest.raises(Unavailable) as refused:
+            await open_store(f"etcd://{login}{server.address}")
+        assert "hidden" not in str(refused.value)
+
+
+def certificates(folder: Path) -> tuple[Path, Path]:
+    """One that signs itself, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl on PATH to make certificates with")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-keyout", str(key), "-out", str(cert), "-days", "2", "-subj", "/CN=etcd"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return cert, key
+
+
+async def test_tls_with_certificates_on_both_sides(own_etcd: Callable[..., EtcdServer], tmp_path: Path) -> None:
+    cert, key = certificates(tmp_path)
+    own_etcd_options = [f"--cert-file={cert}", f"--key-file={key}", f"--trusted-ca-file={cert}", "--client-cert-auth"]
+    server = own_etcd(*own_etcd_options, scheme="https")
+    url = f"etcds://{server.address}/r?ca={cert}&cert={cert}&key={key}"
+    store = await when_it_is_back(lambda: open_store(url))
+    stream = store.changes(None)
+    await anext(stream)
+    await write(store, put("k", value=b"x" * 300_000))
+    assert [line.key for line in await gather_log(stream, 1)] == ["k"]
+    assert len((await store.load(["k"]))["k"].value) == 300_000
+    assert any("single member" in finding.what for finding in await store.inspect())
+    await store.close()
+    for wrong in (f"etcds://{server.address}/r", f"etcds://{server.address}/r?ca={cert}", f"etcd://{server.address}/r"):
+        with pytest.raises(Unavailable):
+            await open_store(wrong)
+
+
+# --- the parts -------------------------------------------------------------------------------------------------------
+
+
+def test_a_url_says_where_and_how() -> None:
+    settings = parse("etcd://me:p%40ss@a,b:1234,[::1]:5/team/x?compact=off")
+    assert settings.endpoints == (("a", 2379), ("b", 1234), ("::1", 5))
+    assert (settings.root, settings.user, settings.password, settings.compact) == ("/team/x", "me", "p@ss", False)
+    assert (settings.tls, parse("etcd://a").compact) == (None, True)
+    assert parse("etcds://a").tls is not None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "etcd://",
+        "etcd://a,,b",
+        "etcd://a,a",
+        "etcd://a:0",
+        "etcd://a:99999",
+        "etcd://u:hidden@",
+        "etcd://u:hidden@a b",
+        "etcd://:hidden@a",
+        "etcd://u:hidden@a?unknown=1",
+        "etcd://u:hidden@a?compact=perhaps",
+        "etcd://u:hidden@a?ca=/nowhere",
+        "etcds://u:hidden@a?ca=/nowhere",
+    ],
+)
+def test_a_url_that_makes_no_sense_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(UnsafeConfiguration) as refused:
+        parse(url)
+    assert "hidden" not in str(refused.value)
