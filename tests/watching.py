@@ -5,7 +5,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import httpx
@@ -35,13 +34,12 @@ def blocks(response: httpx.Response) -> Iterator[Told]:
 
 @contextmanager
 def watching(url: str, last_id: int | None = None, **query: str | int) -> Iterator[Iterator[Told]]:
-    """A stream that has begun: it misses nothing that is committed from now on."""
+    """A stream that has begun, without its opening."""
     headers = {} if last_id is None else {"Last-Event-ID": str(last_id)}
     with httpx.stream("GET", f"{url}/v1/watch", params=query, headers=headers, timeout=30) as response:
         assert response.status_code == 200, response.read()
         assert response.headers["content-type"].startswith("text/event-stream")
-        stream = blocks(response)
-        yield chain([next(stream)], stream)  # the head comes before the server follows the log, the first block after
+        yield blocks(response)
 
 
 def events(stream: Iterator[Told], count: int) -> list[Told]:
