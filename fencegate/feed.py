@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from operator import attrgetter
 
-from fencegate.core.ports import Changes, LogEntry
+from fencegate.core.ports import Changes, LogEntry, Unavailable
 from fencegate.loop import running_loop
 
 TAIL = 20_000
@@ -48,6 +48,7 @@ class Feed:
         self._before_tail = revision
         self._revision = revision
         self._asleep: set[_Follower] = set()
+        self._closed = False
 
     @property
     def revision(self) -> int:
@@ -72,6 +73,13 @@ class Feed:
             if revision != self._revision:
                 self._tail.clear()
                 self._before_tail = self._revision = revision
+            woken, self._asleep = self._asleep, set()
+        self._call(woken)
+
+    def close(self) -> None:
+        """Nothing more will come: whoever follows is told so, by Unavailable."""
+        with self._lock:
+            self._closed = True
             woken, self._asleep = self._asleep, set()
         self._call(woken)
 
@@ -110,6 +118,8 @@ class Feed:
     async def _after(self, known: int, follower: _Follower) -> Changes | None:
         """The next batch, whole revisions only; None when there is none, and then the follower will be woken."""
         with self._lock:
+            if self._closed:
+                raise Unavailable("the store is closed")
             revision = self._revision
             if known == revision:
                 self._asleep.add(follower)

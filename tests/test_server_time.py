@@ -1,12 +1,13 @@
 """The clock of a server, from its answers alone; and group commit."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from fencegate.clock import ManualClock
-from fencegate.core.ports import Unavailable
+from fencegate.core.ports import LogEntry, Unavailable
+from fencegate_lockservice.stores.following import Following
 from fencegate_lockservice.stores.grouping import Groups, Waiting
 from fencegate_lockservice.stores.server_time import DRIFT_PPM, MAX_OFF_US, STALE_US, ServerTime
 
@@ -165,3 +166,30 @@ async def test_whoever_stops_waiting_stops_nobody_else() -> None:
     assert isinstance(results[1], asyncio.CancelledError)
     assert (results[0], results[2]) == (None, None)
     await groups.close()
+
+
+# --- the change log, followed ----------------------------------------------------------------------------------------
+
+
+async def test_whoever_follows_hears_when_the_store_is_closed() -> None:
+    async def newest() -> int:
+        return 7
+
+    async def tail(since: int) -> AsyncIterator[Sequence[LogEntry] | None]:
+        await asyncio.Event().wait()
+        yield None
+
+    async def read_log(since: int, limit: int) -> Sequence[LogEntry] | None:
+        return None
+
+    following = Following(tail, newest, read_log)
+    stream = following.changes(None)
+    assert (await anext(stream)).revision == 7
+    asleep = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0.01)
+    await following.close()
+    async with asyncio.timeout(30):
+        with pytest.raises(Unavailable):
+            await asleep
+        with pytest.raises(Unavailable):
+            await anext(following.changes(None))

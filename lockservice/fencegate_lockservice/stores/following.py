@@ -6,6 +6,7 @@ It is read while somebody follows: whoever only takes free locks pays nothing fo
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 
 from fencegate.core.ports import Changes, LogEntry, Unavailable
 from fencegate.feed import Feed, ReadLog
@@ -46,10 +47,9 @@ class Following:
         self._followers += 1
         try:
             await self._caught_up()
-            async for changes in self._feed.follow(since):
-                yield changes
-                if self._closed:
-                    raise Unavailable("the store is closed")
+            async with aclosing(self._feed.follow(since)) as told:
+                async for changes in told:
+                    yield changes
         finally:
             self._followers -= 1
             if not self._followers and not self._closed:
@@ -65,6 +65,7 @@ class Following:
 
     async def close(self) -> None:
         self._closed = True
+        self._feed.close()
         if self._stopping is not None:
             self._stopping.cancel()
         if self._reading is not None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from fencegate.core.ports import Unavailable
+from fencegate.core.ports import Ambiguous, Unavailable
 from fencegate.loop import running_loop
 
 Item = TypeVar("Item")
@@ -83,7 +83,7 @@ class Groups(Generic[Item]):
         try:
             await self._send(group)
         except asyncio.CancelledError:
-            error = Unavailable("the store was closed")
+            error = Ambiguous("the store was closed while this was under way")
             raise
         except Exception as failed:
             error = failed
