@@ -34,6 +34,19 @@ _IN_SILENCE = "its deadline passed without a renewal"
 _HELD_LONG_ENOUGH = "it was held for as long as its max_hold allows"
 
 
+_process = object()
+"""Stands for this process: another one after a fork. (To ask the kernel for its number costs a call each time.)"""
+
+
+def _after_fork_in_child() -> None:
+    global _process
+    _process = object()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 class Life(ABC):
     """Safe to use from any thread. What listens to it is called on whichever thread notices, and must not block."""
 
@@ -46,7 +59,7 @@ class Life(ABC):
         last_us: int | None = None,
     ) -> None:
         self._clock = clock
-        self._pid = os.getpid()
+        self._born_in = _process
         # One for the whole family, so that nobody waits for a parent while its parent waits for him. Re-entrant: a
         # signal handler may ask while its own thread is inside.
         self._mutex: threading.RLock = parent._mutex if parent is not None else threading.RLock()
@@ -252,4 +265,4 @@ class Life(ABC):
 
     def _is_ours(self) -> bool:
         """Whether this process got it, and not the one that it was forked from."""
-        return self._pid == os.getpid()
+        return self._born_in is _process
