@@ -22,7 +22,7 @@ RECONNECT_WITHIN_S = 1.0
 """How long a call waits for a connection that has just been lost; no longer when the server is known to be away."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
-CLOSE_WITHIN_S = 1.0
+CLOSE_WITHIN_S = 0.3
 
 log = logging.getLogger("fencegate.store.postgresql")
 
@@ -104,8 +104,8 @@ class Link:
         self._closed = True
         if self._fresh is not None:
             cut(self._fresh)
-        if self._connecting is not None:
-            await asyncio.wait({self._connecting}, timeout=CLOSE_WITHIN_S if self._fresh is not None else 0)
+        if self._connecting is not None:  # it had better end by itself: a driver that is cancelled may leave a socket
+            await asyncio.wait({self._connecting}, timeout=CLOSE_WITHIN_S)
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait({self._connecting})

@@ -33,6 +33,7 @@ class Tail:
         self._statements = statements
         self._news = asyncio.Event()
         self._connection: Connection | None = None
+        self._busy = False
         self._ending = False
         self.listens = False
         self.is_pooled = False
@@ -70,29 +71,33 @@ class Tail:
         await self._reader.close()
 
     async def _end(self, listening: asyncio.Task[None]) -> None:
+        """Let it end by itself: a driver that is cancelled may wait for the server, or leave a socket behind."""
+        self._ending = True
         if self._connection is not None:
-            self._ending = True
-            cut(self._connection)  # so that it ends by itself: a driver that is cancelled may wait for the server
+            cut(self._connection)
+        if self._busy:
             await asyncio.wait({listening}, timeout=LOOK_AGAIN_S)
-            self._ending = False
         listening.cancel()
         await asyncio.wait({listening})
+        self._ending = False
 
     async def _listen(self) -> None:
         """Have every notification wake us. Where none can come, or while none can, what is new is asked for."""
         while not self._ending:
+            self._busy = True
             try:
                 self._connection = await self._connect()
+                if self._ending:
+                    return
                 if not await is_direct(self._connection):
                     self.is_pooled = True
                     return
                 await self._hear(self._connection)
             except (psycopg.Error, OSError, Unavailable) as error:
-                log.log(
-                    logging.DEBUG if self._ending else logging.WARNING, "changes are polled: %s", in_one_line(error)
-                )
+                if not self._ending:
+                    log.warning("no notifications, so changes are polled: %s", in_one_line(error))
             finally:
-                self.listens = False
+                self._busy = self.listens = False
                 if self._connection is not None:
                     self._connection.pgconn.finish()
                     self._connection = None
