@@ -6,6 +6,7 @@ line may say is told in `scenario_commands`.
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ class World:
 
     def _limits(self, _: list[str], options: dict[str, str]) -> list[str]:
         counts = {"waiters": "max_waiters", "polls": "max_polls", "reentrancy": "max_reentrancy"}
-        found = {counts[name]: int(value) for name, value in options.items() if name in counts}
+        found: dict[str, Any] = {counts[name]: int(value) for name, value in options.items() if name in counts}
         found |= {f"{name}_us": us(value) for name, value in options.items() if name not in counts}
         self.limits = Limits(**found)
         return []

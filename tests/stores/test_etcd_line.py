@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from fencegate_lockservice.stores.etcd_grpc import Connection, Cut, NotSent, Status
-from fencegate_lockservice.stores.etcd_headers import BadHeaders, decode
+from fencegate_lockservice.stores.etcd.grpc import Connection, Cut, NotSent, Status
+from fencegate_lockservice.stores.etcd.headers import BadHeaders, decode
 
 
 @pytest.mark.parametrize(

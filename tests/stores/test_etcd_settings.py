@@ -13,8 +13,8 @@ from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Unavailable
 from fencegate.testing.committing import gather_log, put, write
 from fencegate_lockservice.stores import open_store
-from fencegate_lockservice.stores.etcd_inspect import version_finding
-from fencegate_lockservice.stores.etcd_url import parse
+from fencegate_lockservice.stores.etcd.inspect import version_finding
+from fencegate_lockservice.stores.etcd.url import parse
 from tests.real.etcd import EtcdCluster, EtcdServer
 from tests.servers import kept_address
 from tests.stores.etcd_fixtures import when_it_is_back

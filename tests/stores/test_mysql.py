@@ -12,8 +12,8 @@ from fencegate.testing.caller import Caller, engines
 from fencegate.testing.change_log_suite import first_answer, log_revision
 from fencegate.testing.committing import OpenStore, by, gather_log, put, write
 from fencegate.testing.store_suite import HOSTILE_KEYS, StoreSuite
-from fencegate_lockservice.stores import mysql_log
 from fencegate_lockservice.stores import open_store as open_url
+from fencegate_lockservice.stores.mysql import log as mysql_log
 from tests.eventually import eventually
 from tests.real.mariadb import MariadbServer
 

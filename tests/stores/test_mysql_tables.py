@@ -12,8 +12,9 @@ from alembic.script import ScriptDirectory
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Conflict, Unavailable
 from fencegate.testing.committing import put, write
-from fencegate_lockservice.stores import migrations, open_store
-from fencegate_lockservice.stores.sql_schema import NEWEST_MIGRATION
+from fencegate_lockservice.stores import open_store
+from fencegate_lockservice.stores.sql import migrations
+from fencegate_lockservice.stores.sql.schema import NEWEST_MIGRATION
 from tests.real import mariadb
 from tests.real.mariadb import MariadbServer
 

@@ -13,7 +13,7 @@ from fencegate.core.ports import Finding, Store, Unavailable
 from fencegate.testing.change_log_suite import first_answer
 from fencegate.testing.committing import by, put, write
 from fencegate_lockservice.stores import open_store
-from fencegate_lockservice.stores.postgres_server import findings
+from fencegate_lockservice.stores.postgres.server import findings
 from tests.eventually import eventually
 from tests.real.postgres import PostgresServer
 

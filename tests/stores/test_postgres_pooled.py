@@ -12,7 +12,7 @@ from fencegate.testing.caller import Caller
 from fencegate.testing.change_log_suite import ChangeLogSuite, first_answer
 from fencegate.testing.committing import OpenStore, put, write
 from fencegate_lockservice.stores import open_store as open_by_url
-from fencegate_lockservice.stores.postgres import PostgresStore
+from fencegate_lockservice.stores.postgres.store import PostgresStore
 from tests.eventually import eventually
 from tests.real import pgbouncer
 from tests.real.pgbouncer import Pgbouncer

@@ -19,9 +19,9 @@ from fencegate.engine import Engine
 from fencegate.testing.caller import Caller
 from fencegate.testing.committing import put, write
 from fencegate_lockservice.stores import open_store
-from fencegate_lockservice.stores.migrations import newest
-from fencegate_lockservice.stores.postgres_server import NEWEST_MIGRATION
-from fencegate_lockservice.stores.sql_schema import VERSION_TABLE, metadata
+from fencegate_lockservice.stores.postgres.server import NEWEST_MIGRATION
+from fencegate_lockservice.stores.sql.migrations import newest
+from fencegate_lockservice.stores.sql.schema import VERSION_TABLE, metadata
 from tests.real.postgres import PostgresServer
 from tests.stores.postgres_fixtures import schema_of
 
@@ -29,7 +29,8 @@ _TEN_AT_ONCE = """
 import asyncio, os, sys
 from fencegate.core.ports import Change
 from fencegate_lockservice import stores
-from fencegate_lockservice.stores import migrations, postgres  # before the fork: once, not ten times
+from fencegate_lockservice.stores.sql import migrations
+from fencegate_lockservice.stores.postgres import store as postgres  # before the fork: once, not ten times
 
 async def main(number):
     store = await stores.open_store(sys.argv[1])

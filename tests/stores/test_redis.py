@@ -16,8 +16,8 @@ from fencegate.testing.change_log_suite import first_answer
 from fencegate.testing.committing import OpenStore, by, gather_log, put, write
 from fencegate.testing.store_suite import StoreSuite
 from fencegate_lockservice.stores import open_store as open_url
-from fencegate_lockservice.stores.redis_settings import judge
-from fencegate_lockservice.stores.redis_url import parse
+from fencegate_lockservice.stores.redis.settings import judge
+from fencegate_lockservice.stores.redis.url import parse
 from tests.real.redis import RedisServer
 from tests.stores.redis_fixtures import redis_server, redis_url
 

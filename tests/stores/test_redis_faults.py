@@ -9,7 +9,7 @@ from fencegate.core.ports import Store
 from fencegate.testing.crowd import Crowd
 from fencegate.testing.fault_suite import FaultSuite, OpenThrough
 from fencegate_lockservice.stores import open_store
-from fencegate_lockservice.stores.redis_script import COMMIT
+from fencegate_lockservice.stores.redis.script import COMMIT
 from tests.real import moved_clock
 from tests.real import redis as real
 from tests.real.moved_clock import MovedClock

@@ -8,7 +8,7 @@ from fencegate.clock import SYSTEM, Clock
 from fencegate.core.ports import Store
 from fencegate.testing.fault_suite import FaultSuite, OpenThrough
 from fencegate_lockservice.stores import open_store
-from fencegate_lockservice.stores.redlock_node import ACCEPT
+from fencegate_lockservice.stores.redlock.node import ACCEPT
 from tests.stores.redlock_fixtures import Five
 
 

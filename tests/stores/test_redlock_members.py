@@ -10,8 +10,8 @@ import pytest
 
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Change, Unavailable
-from fencegate_lockservice.stores.redlock_members import Config, NodeSays, identity, judge
-from fencegate_lockservice.stores.redlock_paxos import (
+from fencegate_lockservice.stores.redlock.members import Config, NodeSays, identity, judge
+from fencegate_lockservice.stores.redlock.paxos import (
     Accept,
     Answer,
     Ballots,
@@ -24,7 +24,7 @@ from fencegate_lockservice.stores.redlock_paxos import (
     Settled,
     Standing,
 )
-from fencegate_lockservice.stores.redlock_register import Commit, Identity
+from fencegate_lockservice.stores.redlock.register import Commit, Identity
 from tests.stores.test_redlock_paxos import KEY, NODES, Acceptor, history_of
 
 SEATS = ("a", "b", "c", "d", "e")

@@ -13,7 +13,9 @@ from fencegate.core.ports import Ambiguous, Store, Unavailable
 from fencegate.testing.committing import put, write
 from fencegate.testing.crowd import Crowd
 from fencegate.testing.fault_suite import OpenThrough, Replicas, replicas_through
-from fencegate_lockservice.stores import open_store, redlock, redlock_witness
+from fencegate_lockservice.stores import open_store
+from fencegate_lockservice.stores.redlock import store as redlock
+from fencegate_lockservice.stores.redlock import witness as redlock_witness
 from tests.eventually import eventually
 from tests.real.redis import RedisServer
 from tests.stores.redlock_fixtures import Five, address

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fencegate.core.ports import Change
-from fencegate_lockservice.stores.redlock_paxos import (
+from fencegate_lockservice.stores.redlock.paxos import (
     NONE,
     Accept,
     Accepted,
@@ -27,7 +27,7 @@ from fencegate_lockservice.stores.redlock_paxos import (
     Settled,
     Standing,
 )
-from fencegate_lockservice.stores.redlock_register import RECENT, Commit, Identity, decode, found_in, register_of
+from fencegate_lockservice.stores.redlock.register import RECENT, Commit, Identity, decode, found_in, register_of
 
 NODES = 5
 KEY = "lock/k"

@@ -10,13 +10,14 @@ from fencegate.clock import SYSTEM, SystemClock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Ambiguous, Change, Conflict, Unavailable
 from fencegate.testing.committing import by, put, write
-from fencegate_lockservice.stores import open_store, redlock
-from fencegate_lockservice.stores.redlock_keys import Keys
-from fencegate_lockservice.stores.redlock_node import ACCEPT, PREPARE, Node
-from fencegate_lockservice.stores.redlock_paxos import Accept, Accepted, Prepare, Promised
-from fencegate_lockservice.stores.redlock_register import MAX_VALUE
-from fencegate_lockservice.stores.redlock_url import Seat, Settings, parse
-from fencegate_lockservice.stores.redlock_voting import _answer
+from fencegate_lockservice.stores import open_store
+from fencegate_lockservice.stores.redlock import store as redlock
+from fencegate_lockservice.stores.redlock.keys import Keys
+from fencegate_lockservice.stores.redlock.node import ACCEPT, PREPARE, Node
+from fencegate_lockservice.stores.redlock.paxos import Accept, Accepted, Prepare, Promised
+from fencegate_lockservice.stores.redlock.register import MAX_VALUE
+from fencegate_lockservice.stores.redlock.url import Seat, Settings, parse
+from fencegate_lockservice.stores.redlock.voting import _answer
 from tests.stores.redlock_fixtures import SAFE, Five, address, started
 from tests.stores.test_redlock_paxos import Acceptor
 

@@ -18,9 +18,9 @@ from fencegate.testing.committing import OpenStore, gather_log, put, write
 from fencegate.testing.crowd import Crowd
 from fencegate.testing.fault_proxy import FaultProxy
 from fencegate_lockservice.stores import open_store as open_url
-from fencegate_lockservice.stores import zookeeper_line
-from fencegate_lockservice.stores.zookeeper import ZooKeeperStore
-from fencegate_lockservice.stores.zookeeper_line import Address, read_url
+from fencegate_lockservice.stores.zookeeper import line as zookeeper_line
+from fencegate_lockservice.stores.zookeeper.line import Address, read_url
+from fencegate_lockservice.stores.zookeeper.store import ZooKeeperStore
 from tests.eventually import eventually
 from tests.stores.zookeeper_fixtures import looking_at, opens, url_of
 

@@ -9,9 +9,11 @@ from fencegate.clock import SYSTEM
 from fencegate.core.ports import Change, Changes, Store, Unavailable
 from fencegate.testing.change_log_suite import first_answer, log_revision
 from fencegate.testing.committing import OpenStore, by, gather_log, put, write
-from fencegate_lockservice.stores import zookeeper_commits, zookeeper_forget, zookeeper_log
-from fencegate_lockservice.stores.zookeeper import ZooKeeperStore
-from fencegate_lockservice.stores.zookeeper_names import escape, key_of, kinds_for, name_of, shard_of, unescape
+from fencegate_lockservice.stores.zookeeper import commits as zookeeper_commits
+from fencegate_lockservice.stores.zookeeper import forget as zookeeper_forget
+from fencegate_lockservice.stores.zookeeper import log as zookeeper_log
+from fencegate_lockservice.stores.zookeeper.names import escape, key_of, kinds_for, name_of, shard_of, unescape
+from fencegate_lockservice.stores.zookeeper.store import ZooKeeperStore
 from tests.eventually import eventually
 from tests.stores.zookeeper_fixtures import looking_at, opens, url_of
 

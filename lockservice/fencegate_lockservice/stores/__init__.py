@@ -85,7 +85,7 @@ def _canonical(url: str) -> str:
 def _make(scheme: str, url: str, clock: Clock) -> Store:
     module = _MODULES[scheme]
     try:
-        found = importlib.import_module(f"{__name__}.{module}")
+        found = importlib.import_module(f"{__name__}.{module}.store")
     except ImportError as error:  # not there at all, or without a part of its own (psycopg without libpq)
         if (error.name or "").startswith("fencegate"):
             raise

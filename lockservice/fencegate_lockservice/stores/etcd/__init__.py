@@ -1,0 +1,1 @@
+"""The store `etcd://`: one node, or a cluster."""

@@ -1,0 +1,136 @@
+"""The change log in etcd: the history of the keys `log/…`, which each commit overwrites, as a watch tells it.
+
+A revision of the log is etcd's own. The newest is the one at which such a key was written last, whatever else was
+written since. What was compacted is gone.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from fencegate.core.ports import LogEntry, Unavailable
+from fencegate_lockservice.stores.etcd import proto
+from fencegate_lockservice.stores.etcd.client import RANGE, WATCH, Client
+from fencegate_lockservice.stores.etcd.keys import Keys
+
+QUIET_S = 3.0
+"""A watch that says nothing for so long is checked against a linearizable read: its member may be cut off."""
+WITHIN_S = 5.0
+
+
+log = logging.getLogger("fencegate.store.etcd")
+
+
+class _Compacted(Exception):
+    """What was asked for is gone."""
+
+
+_decode_lines = msgspec.json.Decoder(list[tuple[str, str]]).decode
+
+
+class Log:
+    """Reads it, by way of any member."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+        self._quiet = (0, 0)
+        """A revision of the log, and a later one of etcd until which nothing was written to the log."""
+
+    async def newest(self) -> int:
+        return (await self._stand())[0]
+
+    async def _stand(self) -> tuple[int, int]:
+        """The newest revision of the log, and that of etcd as this was read."""
+        message = proto.range_of(self._keys.log, self._keys.log_end, 1) + proto.NEWEST_FIRST
+        found = await self._client.read(RANGE, message, proto.range_answer)
+        self._quiet = (found.kvs[0].mod_revision if found.kvs else 0), found.revision
+        return self._quiet
+
+    async def tail(self, since: int) -> AsyncGenerator[Sequence[LogEntry] | None, None]:
+        """What `Following` asks of it."""
+        quiet_since, quiet_until = self._quiet
+        newest, revision = await self._stand()
+        if newest < since:  # etcd was restored: this is another past
+            yield None
+            return
+        if newest == since:
+            quiet_since, quiet_until = newest, revision
+        # What lies in a time of quiet may have been compacted, and nothing is lost by that.
+        start = max(since, quiet_until if quiet_since == since else 0) + 1
+        due = since
+        try:
+            async with aclosing(self._watch(start)) as pieces:
+                async for lines in pieces:
+                    if lines:
+                        since = lines[-1].revision
+                        yield lines
+                    elif due > since:
+                        raise Unavailable("a watch of etcd has fallen silent")
+                    else:
+                        due = await self.newest()
+        except _Compacted:
+            yield None
+
+    async def read(self, since: int, limit: int) -> Sequence[LogEntry] | None:
+        """Lines after a revision, whole revisions; None when they were compacted."""
+        newest = await self.newest()
+        found: list[LogEntry] = []
+        try:
+            async with asyncio.timeout(WITHIN_S), aclosing(self._watch(since + 1)) as pieces:
+                while len(found) < limit and (found[-1].revision if found else since) < newest:
+                    found += await anext(pieces)
+        except _Compacted:
+            return None
+        except TimeoutError:
+            raise Unavailable("etcd does not tell its past") from None
+        if len(found) > limit:
+            last = found[limit - 1].revision
+            found = [line for line in found if line.revision <= last]
+        return found
+
+    async def _watch(self, start: int) -> AsyncGenerator[list[LogEntry], None]:
+        """Whole revisions as they come; an empty list after each time of silence."""
+        message = proto.watch(self._keys.log, self._keys.log_end, start)
+        async with self._client.stream(WATCH, message) as call:
+            assert call.told is not None
+            while True:
+                try:
+                    async with asyncio.timeout(QUIET_S):
+                        told = await call.told.get()
+                except TimeoutError:
+                    yield []
+                    continue
+                if told is None:
+                    error = call.answer.exception() if call.answer.done() else None
+                    raise Unavailable(f"a watch of etcd has ended: {error or 'without a reason'}")
+                lines = list(_lines(told))
+                if lines:
+                    yield lines
+
+
+def _lines(told: bytes) -> Iterator[LogEntry]:
+    """The lines of one message of a watch; those of all commits of a revision are numbered through."""
+    try:
+        watched = proto.watched(told)
+    except proto.Malformed as error:
+        raise Unavailable(f"a watch of etcd can't be read: {error}") from None
+    if watched.compact_revision:
+        raise _Compacted
+    if watched.canceled:
+        raise Unavailable(f"a watch of etcd was ended: {watched.reason}")
+    revision = number = 0
+    for kv in watched.events:
+        if kv.mod_revision != revision:
+            revision, number = kv.mod_revision, 0
+        try:
+            found = _decode_lines(kv.value)
+        except msgspec.DecodeError:
+            log.warning("somebody else has written to %r of etcd, which is the change log", kv.key)
+            continue
+        for key, text in found:
+            yield LogEntry(revision, number, key, text.encode())
+            number += 1

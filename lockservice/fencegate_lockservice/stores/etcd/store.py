@@ -1,0 +1,142 @@
+"""Locks in an etcd cluster: one transaction for many commits.
+
+Where things lie, and what a commit compares, is told in `keys`; how commits go out in groups in `commits`;
+the change log, which is etcd's own history, in `log`; what goes over the line in `grpc` and `proto`.
+etcd has no clock that a commit could be judged by.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+from fencegate.clock import Clock
+from fencegate.core.errors import UnsafeConfiguration
+from fencegate.core.ports import Capabilities, Change, Changes, Entry, Finding, Interval, Unavailable
+from fencegate_lockservice.stores.etcd import proto
+from fencegate_lockservice.stores.etcd.client import RANGE, TXN, Client
+from fencegate_lockservice.stores.etcd.clock import ClockCheck
+from fencegate_lockservice.stores.etcd.commits import Commits
+from fencegate_lockservice.stores.etcd.inspect import inspect
+from fencegate_lockservice.stores.etcd.keys import LAYOUT, Keys, unpacked
+from fencegate_lockservice.stores.etcd.log import Log
+from fencegate_lockservice.stores.etcd.tending import Tending
+from fencegate_lockservice.stores.etcd.url import Settings, parse
+from fencegate_lockservice.stores.following import Following
+
+OPEN_WITHIN_S = 10.0
+CLOSE_WITHIN_S = 6.0
+LOAD_AT_ONCE = 64
+
+
+def make_store(url: str, clock: Clock) -> "EtcdStore":
+    return EtcdStore(parse(url), clock)
+
+
+class EtcdStore:
+    """See the head of this file."""
+
+    name = "etcd"
+    capabilities = Capabilities(clock=False, max_value=1_000_000)
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = settings
+        self._keys = Keys(settings.root)
+        self._client = Client(settings, clock, self._keys.layout)
+        self._commits = Commits(self._client, self._keys, clock, self.load)
+        self._log = Log(self._client, self._keys)
+        self._following = Following(self._log.tail, self._log.newest, self._log.read)
+        self._clock_check = ClockCheck(clock)
+        self._tending = Tending(self._client, self._keys, clock, self._clock_check, compact=settings.compact)
+
+    async def open(self) -> None:
+        try:
+            async with asyncio.timeout(OPEN_WITHIN_S):
+                await self._check_layout()
+                await self._tending.check_clock()
+        except TimeoutError:
+            raise Unavailable(f"etcd did not answer within {OPEN_WITHIN_S:.0f} s") from None
+        self._tending.start()
+
+    async def _check_layout(self) -> None:
+        key = self._keys.layout
+        body = proto.txn([proto.absent(key)], [proto.put(key, LAYOUT.encode())], [proto.read(key)])
+        answer = await self._client.read(TXN, body, proto.txn_answer)  # it does no harm to say it twice
+        found = answer.responses[0] if answer.responses else None
+        if answer.succeeded or (isinstance(found, proto.Range) and [kv.value for kv in found.kvs] == [LAYOUT.encode()]):
+            return
+        raise UnsafeConfiguration(
+            f"etcd holds a layout of Fencegate that this version does not know, under {key.decode()}:"
+            " use the version that wrote it, or another root in the URL (etcd://…/ROOT)"
+        )
+
+    async def inspect(self) -> Sequence[Finding]:
+        return await inspect(self._client, compacts=self._settings.compact)
+
+    async def load(self, keys: Sequence[str]) -> Mapping[str, Entry]:
+        found: dict[str, Entry] = {}
+        for start in range(0, len(keys), LOAD_AT_ONCE):
+            found |= await self._load(keys[start : start + LOAD_AT_ONCE])
+        return found
+
+    async def _load(self, keys: Sequence[str]) -> dict[str, Entry]:
+        try:
+            places = [self._keys.place(key).key for key in keys]
+        except ValueError as error:
+            raise Unavailable(f"the store can't take this: {error}") from None
+        responses: Sequence[proto.Range | proto.Txn | None]
+        if len(keys) == 1:
+            responses = [await self._client.read(RANGE, proto.range_of(places[0]), proto.range_answer)]
+        else:
+            body = proto.txn([], [proto.read(place) for place in places])
+            responses = (await self._client.read(TXN, body, proto.txn_answer)).responses
+        found = {}
+        for key, response in zip(keys, responses, strict=True):
+            if isinstance(response, proto.Range) and response.kvs:
+                found[key] = unpacked(response.kvs[0].value)
+        return found
+
+    def commit(
+        self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int
+    ) -> "asyncio.Future[None]":
+        landing = self._commits.add(changes, log, not_after_us)
+        for change in changes:
+            if change.keep_until_us is not None and change.keep_until_us < self._tending.look_us:
+                landing.add_done_callback(partial(self._kept, change.keep_until_us))
+        return landing
+
+    def _kept(self, keep_until_us: int, _landed: "asyncio.Future[None]") -> None:
+        self._tending.kept_until(keep_until_us)
+
+    def changes(self, since: int | None) -> AsyncGenerator[Changes, None]:
+        return self._following.changes(since)
+
+    async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Entry]]:
+        """What is there under other keys than its name is loaded then: a name without anything is a lock that went."""
+        while True:
+            try:
+                first, end = self._keys.scanned(prefix, after)
+            except ValueError as error:
+                raise Unavailable(f"the store can't take this: {error}") from None
+            if first >= end:
+                return []
+            page = await self._client.read(RANGE, proto.range_of(first, end, limit), proto.range_answer)
+            rows = [(self._keys.entry(kv.key), kv.value) for kv in page.kvs]
+            locks = await self.load([key for key, value in rows if not value])
+            found = [(key, unpacked(value) if value else locks[key]) for key, value in rows if value or key in locks]
+            if found or not page.more:
+                return found
+            after = rows[-1][0]
+
+    def now(self) -> Interval | None:
+        self._clock_check.check()
+        return None
+
+    async def close(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_WITHIN_S):
+                await self._commits.close()
+        await self._tending.close()
+        await self._following.close()
+        await self._client.close()
+        await self._commits.close()

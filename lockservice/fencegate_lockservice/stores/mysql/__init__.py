@@ -1,0 +1,1 @@
+"""The store `mysql://`: MariaDB and MySQL."""

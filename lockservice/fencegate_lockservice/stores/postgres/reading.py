@@ -1,0 +1,99 @@
+"""The statements, and what their rows mean. Those that read single keys or the log bring the server's time along."""
+
+import hashlib
+from collections.abc import Sequence
+
+from psycopg.sql import SQL, Composed, Identifier
+
+from fencegate.core.model import LOCKS
+from fencegate.core.ports import Entry, LogEntry
+from fencegate_lockservice.stores.postgres.link import CLOCK, Row
+from fencegate_lockservice.stores.sql.columns import is_lock
+
+_LOAD = (
+    "SELECT {now}, NULL, NULL, NULL "
+    "UNION ALL SELECT 0, 'lock/' || lock_key, version, record "
+    "FROM {schema}.distributed_locks WHERE lock_key = ANY (%s) "
+    "UNION ALL SELECT 0, key, version, value FROM {schema}.fencegate_entries WHERE key = ANY (%s)"
+)
+_SCAN_LOCKS = (
+    "SELECT 'lock/' || lock_key, version, record FROM {schema}.distributed_locks "
+    "WHERE (%s::text IS NULL OR lock_key > %s) AND lock_key >= %s AND (%s::text IS NULL OR lock_key < %s) "
+    "ORDER BY lock_key LIMIT %s"
+)
+_SCAN_ENTRIES = (
+    "SELECT key, version, value FROM {schema}.fencegate_entries "
+    "WHERE (%s::text IS NULL OR key > %s) AND key >= %s AND (%s::text IS NULL OR key < %s) "
+    "ORDER BY key LIMIT %s"
+)
+_READ_LOG = (
+    "SELECT {now}, meta.revision, meta.compacted, line.revision, line.line, line.key, line.event "
+    "FROM {schema}.fencegate_meta AS meta LEFT JOIN {schema}.fencegate_log AS line "
+    "ON line.revision > %s AND line.revision <= (SELECT max(revision) FROM ("
+    "SELECT revision FROM {schema}.fencegate_log WHERE revision > %s ORDER BY revision, line LIMIT %s) AS page) "
+    "WHERE meta.id = 1 ORDER BY line.revision, line.line"
+)
+_COMMIT = "SELECT * FROM {schema}.fencegate_commit_1(%s::bigint[], %s, %s, %s::json, %s::json, %s::json)"
+
+
+class Statements:
+    """The statements, for the tables of the schema that was found as the store was opened."""
+
+    def __init__(self) -> None:
+        self.use("public")
+
+    def use(self, schema: str) -> None:
+        self.channel = f"fencegate_{hashlib.md5(schema.encode(), usedforsecurity=False).hexdigest()}"
+        self.load = _in(schema, _LOAD)
+        self.scan_locks = _in(schema, _SCAN_LOCKS)
+        self.scan_entries = _in(schema, _SCAN_ENTRIES)
+        self.read_log = _in(schema, _READ_LOG)
+        self.commit = _in(schema, _COMMIT)
+        self.notify = SQL("SELECT pg_notify(%s, '')").format()
+
+
+def _in(schema: str, statement: str) -> Composed:
+    name = Identifier(schema.replace("%", "%%"))  # the driver looks for its placeholders in names too
+    return SQL(statement).format(schema=name, now=SQL(CLOCK))  # made above, of our own text
+
+
+def split_keys(keys: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Keys of locks, as their table has them, and all others."""
+    return [key[len(LOCKS) :] for key in keys if is_lock(key)], [key for key in keys if not is_lock(key)]
+
+
+def found_entries(rows: Sequence[Row]) -> dict[str, Entry]:
+    return {key: Entry(version, value.encode()) for _, key, version, value in rows if key is not None}
+
+
+def scan_arguments(prefix: str, after: str | None, limit: int) -> tuple[str | int | None, ...]:
+    above = successor(prefix)
+    return after, after, prefix, above, above, limit
+
+
+def lock_range(prefix: str, after: str) -> tuple[str, str | None] | None:
+    """The same prefix and place within the table of locks; None when there can be none of them."""
+    if not prefix.startswith(LOCKS) and not LOCKS.startswith(prefix):
+        return None
+    within = prefix[len(LOCKS) :]
+    if after.startswith(LOCKS):
+        return within, after[len(LOCKS) :]
+    return (within, None) if after.encode() < LOCKS.encode() else None
+
+
+def successor(prefix: str) -> str | None:
+    """The least text above all that begin with `prefix`; None when nothing is. (UTF-8 sorts as code points do.)"""
+    for end in range(len(prefix), 0, -1):
+        point = ord(prefix[end - 1]) + 1
+        if point <= 0x10FFFF:
+            return prefix[: end - 1] + chr(0xE000 if point == 0xD800 else point)
+    return None
+
+
+def found_lines(rows: Sequence[Row], since: int) -> tuple[int, list[LogEntry] | None]:
+    """The newest revision, and the lines after `since`; None instead when they are gone, or never were."""
+    _, newest, compacted, *_ = rows[0]
+    if since < compacted or since > newest:
+        return newest, None
+    lines = (row[3:] for row in rows if row[3] is not None)
+    return newest, [LogEntry(revision, line, key, event.encode()) for revision, line, key, event in lines]

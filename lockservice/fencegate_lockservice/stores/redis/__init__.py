@@ -1,0 +1,1 @@
+"""The store `redis://`: Redis and Valkey."""

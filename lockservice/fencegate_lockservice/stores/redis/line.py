@@ -1,0 +1,237 @@
+"""A connection to Redis on which many commands are under way at once: answers come in the order of the commands.
+
+There is no task and no timer for each of them. What is asked while others are under way is written in one go at the
+end of the turn of the event loop. A connection that does not answer in time is dropped for good, so that no answer is
+ever taken for that of another command.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
+
+import hiredis
+
+from fencegate.clock import Clock
+from fencegate.core.ports import Ambiguous, Unavailable
+from fencegate.loop import running_loop
+from fencegate_lockservice.stores.redis.url import Address
+
+ANSWER_WITHIN_US = 5_000_000
+CONNECT_WITHIN_S = 5.0
+LOOK_EVERY_S = 0.5
+MAX_UNDER_WAY = 20_000
+MAX_BYTES = 256 * 1024 * 1024
+
+log = logging.getLogger("fencegate.store.redis")
+
+pack = cast(Callable[[tuple[str | bytes | int, ...]], bytes], hiredis.pack_command)
+
+
+class Asked:
+    """A command, and where its answer is awaited. `hear` is given this and the answer (or an hiredis.ReplyError)."""
+
+    __slots__ = ("future", "hear", "packed", "repeated", "sent_us", "writes")
+
+    def __init__(
+        self, packed: bytes, future: "asyncio.Future[Any]", hear: "Hear", sent_us: int, *, writes: bool
+    ) -> None:
+        self.packed = packed
+        self.future = future
+        self.hear = hear
+        self.sent_us = sent_us
+        self.writes = writes
+        self.repeated = False
+
+    def done(self, result: Any = None) -> None:
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def failed(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+Hear = Callable[[Asked, Any], None]
+
+
+def hear_plainly(asked: Asked, answer: Any) -> None:
+    """The answer as it is; an error of the server is raised."""
+    if isinstance(answer, hiredis.ReplyError):
+        asked.failed(answer)
+    else:
+        asked.done(answer)
+
+
+class Line(asyncio.Protocol):
+    """See the head of this file. `lost` is called once, when it is of no use any more."""
+
+    def __init__(self, clock: Clock, lost: Callable[["Line"], None]) -> None:
+        self._clock = clock
+        self._lost = lost
+        self._reader = hiredis.Reader()
+        self._transport: asyncio.Transport | None = None
+        self._sent: deque[Asked] = deque()
+        self._gathered: list[Asked] = []
+        self._bytes = 0
+        self._flushing = False
+        self._full = False
+        self._loop = running_loop()
+        self._looking: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Future[None] | None = None
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self.why = ""
+        """Why it is of no use any more; empty while it is."""
+
+    # --- to the server ---
+
+    def ask(self, packed: bytes, future: "asyncio.Future[Any]", hear: Hear, *, writes: bool = False) -> None:
+        """Send a packed command. When the connection breaks before the answer, one that `writes` is Ambiguous."""
+        asked = Asked(packed, future, hear, self._clock.monotonic_us(), writes=writes)
+        if self.why or self._bytes > MAX_BYTES or len(self._sent) + len(self._gathered) > MAX_UNDER_WAY:
+            asked.failed(Unavailable(self.why or "too much waits for an answer of the store already"))
+            return
+        self._send(asked)
+
+    def again(self, asked: Asked) -> None:
+        """Send it a second time: the server said that it has not run it."""
+        asked.repeated = True
+        if self.why:
+            asked.failed(Unavailable(self.why))
+        else:
+            self._send(asked)
+
+    def _send(self, asked: Asked) -> None:
+        self._bytes += len(asked.packed)
+        if not self._sent and not self._gathered and not self._full:  # nobody to go with: the turn need not end
+            self._sent.append(asked)
+            assert self._transport is not None
+            self._transport.write(asked.packed)
+            return
+        self._gathered.append(asked)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def call(self, *command: str | bytes | int) -> "asyncio.Future[Any]":
+        """One command and its answer; hiredis.ReplyError when the server refuses it."""
+        future = self._loop.create_future()
+        self.ask(pack(command), future, hear_plainly)
+        return future
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._full or self.why or not self._gathered:
+            return
+        gathered, self._gathered = self._gathered, []
+        self._sent.extend(gathered)
+        assert self._transport is not None
+        self._transport.write(b"".join([asked.packed for asked in gathered]))
+
+    # --- from the server ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._looking = self._loop.call_later(LOOK_EVERY_S, self._look)
+
+    def data_received(self, data: bytes) -> None:
+        reader, sent, asked = self._reader, self._sent, None
+        try:
+            reader.feed(data)
+            while not self.why and (answer := reader.gets()) is not False:
+                asked = sent.popleft()
+                self._bytes -= len(asked.packed)
+                asked.hear(asked, answer)
+        except Exception as error:  # after this no answer can be told from another
+            log.exception("an answer of Redis can't be understood")
+            self.drop(f"its answer can't be understood ({type(error).__name__})")
+            if asked is not None:
+                asked.failed(Ambiguous(self.why))
+        self._rest()
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.drop(f"the connection was lost ({error})" if error is not None else "the connection was closed")
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def _look(self) -> None:
+        """What was asked first has waited longest."""
+        self._looking = self._loop.call_later(LOOK_EVERY_S, self._look)
+        first = self._sent[0] if self._sent else self._gathered[0] if self._gathered else None
+        if first is not None and self._clock.monotonic_us() - first.sent_us > ANSWER_WITHIN_US:
+            self.drop(f"no answer came within {ANSWER_WITHIN_US // 1_000_000} s")
+
+    # --- the end ---
+
+    def drop(self, why: str) -> None:
+        """Never use it again: what was sent has an unknown fate, what was not sent has none."""
+        if self.why:
+            return
+        self.why = why
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        sent, gathered, self._gathered = list(self._sent), self._gathered, []
+        self._sent.clear()
+        for asked in sent:
+            asked.failed(Ambiguous(why) if asked.writes else Unavailable(why))
+        for asked in gathered:
+            asked.failed(Unavailable(why))
+        self._rest()
+        self._lost(self)
+
+    def _rest(self) -> None:
+        if self._idle is not None and not self._idle.done() and not self._sent and not self._gathered:
+            self._idle.set_result(None)
+
+    async def finish(self, within_s: float) -> None:
+        """Wait for what is under way, but not for long; then hang up."""
+        if not self.why and (self._sent or self._gathered):
+            self._idle = self._loop.create_future()
+            await asyncio.wait([self._idle], timeout=within_s)
+        await self.hang_up()
+
+    async def hang_up(self) -> None:
+        self.drop("the store is closed")
+        if self._transport is not None:
+            await asyncio.wait([self._gone], timeout=1.0)
+
+
+async def dial(address: Address, clock: Clock, lost: Callable[[Line], None]) -> Line:
+    """A connection on which one may speak. Unavailable when there is none to be had."""
+    line = Line(clock, lost)
+    try:
+        async with asyncio.timeout(CONNECT_WITHIN_S):
+            await running_loop().create_connection(lambda: line, address.host, address.port, ssl=address.tls)
+            await _greet(line, address)
+    except BaseException as error:
+        with suppress(Exception):
+            await line.hang_up()
+        if isinstance(error, hiredis.ReplyError | Unavailable):
+            raise Unavailable(f"{address}: {error}") from None
+        if isinstance(error, TimeoutError):
+            raise Unavailable(f"{address} does not answer") from None
+        if isinstance(error, OSError | ValueError):
+            raise Unavailable(f"{address} can't be reached: {error}") from None
+        raise
+    return line
+
+
+async def _greet(line: Line, address: Address) -> None:
+    if address.password:
+        user = (address.username,) if address.username else ()
+        await line.call("AUTH", *user, address.password)
+    if address.db:
+        await line.call("SELECT", address.db)
+    with suppress(hiredis.ReplyError):  # some proxies don't know it, and it is for people only
+        await line.call("CLIENT", "SETNAME", "fencegate")

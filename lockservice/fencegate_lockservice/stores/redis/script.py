@@ -1,0 +1,60 @@
+"""The Lua scripts of the Redis store, and what a refusal of the server means for whoever asked."""
+
+import hashlib
+import re
+from importlib import resources
+
+from fencegate.core.ports import Ambiguous, Unavailable
+
+_FOLDER = resources.files(__package__)
+_NAMES = (_FOLDER / "names.lua").read_text("utf-8")
+
+
+class Script:
+    """A script and the name that the server knows it by."""
+
+    def __init__(self, name: str) -> None:
+        self.text = f"{_NAMES}\n{(_FOLDER / f'{name}.lua').read_text('utf-8')}"
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+COMMIT, LOAD, SCAN, ENTER, LINES = (Script(name) for name in ("commit", "load", "scan", "enter", "lines"))
+SCRIPTS = {script.sha: script for script in (COMMIT, LOAD, SCAN, ENTER, LINES)}
+
+# Older servers tell them inside of a longer text.
+_KNOWN = {
+    "READONLY": "it is a read-only replica: give the address of the primary",
+    "MASTERDOWN": "it is a replica that has lost its primary",
+    "LOADING": "it is still loading its data",
+    "OOM": "it is out of memory: raise maxmemory",
+    "MISCONF": "it can't save to disk, and takes no writes until it can",
+    "NOREPLICAS": "too few replicas are connected for min-replicas-to-write",
+    "BUSY": "another script keeps it busy",
+    "NOAUTH": "it wants a password: put it into the URL",
+    "WRONGPASS": "it refuses the user name or password of the URL",
+    "NOPERM": "its ACL does not allow what the lock store needs",
+    "NOSCRIPT": "it forgot the scripts of the lock store",
+    "WRONGTYPE": "a key of the lock store is used by others: give this store a ?prefix= or a database of its own",
+    "MOVED": "it is a cluster, which the lock store can't use",
+}
+_CODE = re.compile(rf"\b({'|'.join(_KNOWN)})\b")
+_ELSEWHERE = ("READONLY", "MASTERDOWN")
+
+
+def code_of(refusal: Exception) -> str:
+    """The kind of a refusal; empty when it is none that is known."""
+    found = _CODE.search(str(refusal))
+    return found[1] if found is not None else ""
+
+
+def failure_of(refusal: Exception, server: str) -> Exception:
+    """What the caller of a script is told. Most that are known come before the first write of a script; what is not
+    known may have happened in its middle, and so may a command that the ACL forbids."""
+    code = code_of(refusal)
+    text = f"{server}: {_KNOWN[code]} ({code})" if code else f"{server}: {str(refusal)[:200]}"
+    return Unavailable(text) if code and code != "NOPERM" else Ambiguous(text)
+
+
+def is_elsewhere(refusal: Exception) -> bool:
+    """Whether the primary has moved: behind the same address there may be another server by now."""
+    return code_of(refusal) in _ELSEWHERE

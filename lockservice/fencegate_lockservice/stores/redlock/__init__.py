@@ -1,0 +1,1 @@
+"""The store `redlock://`: independent Redis nodes, of which a majority decides."""

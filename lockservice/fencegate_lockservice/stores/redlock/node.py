@@ -1,0 +1,213 @@
+"""The line to one Redis node: commands go out together at the end of a turn of the event loop, answers come in order.
+
+A command that can't be sent, or is not answered, raises `NodeDown`. Whoever asks never waits for a node alone: a
+majority of them is enough.
+"""
+
+import asyncio
+import hashlib
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import resources
+from typing import Any, cast
+
+import hiredis
+
+from fencegate.clock import Clock
+from fencegate.loop import running_loop
+from fencegate_lockservice.stores.redlock.url import Seat, Settings
+
+CONNECT_WITHIN_S = 3.0
+ANSWER_WITHIN_S = 4.0
+FIRST_BACKOFF_S = 0.05
+MAX_BACKOFF_S = 2.0
+MAX_UNANSWERED = 20_000
+MAX_UNSENT_BYTES = 64_000_000
+
+log = logging.getLogger("fencegate.store.redlock")
+
+Part = str | bytes | int
+
+_NOT_YET = object()
+_pack: Callable[[tuple[Part, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment] # its types know of one part
+
+
+class NodeDown(Exception):
+    """The node can't be reached, does not answer, or refuses."""
+
+
+class Script:
+    """A Lua script beside this module, known to a node by its digest."""
+
+    def __init__(self, name: str) -> None:
+        self.text = resources.files(__package__).joinpath(f"{name}.lua").read_text()
+        self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+PREPARE, ACCEPT, READ, NAMES, COPY, MEMBER, WITNESS = SCRIPTS = tuple(
+    Script(name) for name in ("prepare", "accept", "read", "names", "copy", "member", "witness")
+)
+
+
+class Line(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self) -> None:
+        self._loop = running_loop()
+        self._reader = hiredis.Reader(notEnoughData=_NOT_YET)
+        self._transport: asyncio.Transport | None = None
+        self._unanswered: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._unsent: list[bytes] = []
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop has one of its own
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._reader.feed(data)
+            while (answer := self._reader.gets()) is not _NOT_YET:
+                future, _ = self._unanswered.popleft()
+                if future.done():
+                    continue
+                if isinstance(answer, hiredis.ReplyError):
+                    _fail(future, str(answer))
+                    self._refused(str(answer))
+                else:
+                    future.set_result(answer)
+        except (hiredis.ProtocolError, IndexError):
+            self.abort()
+
+    def _refused(self, error: str) -> None:
+        if error.startswith(("NOSCRIPT", "LOADING", "NOAUTH", "READONLY", "MASTERDOWN")):
+            self.abort()  # connect anew: scripts are loaded then, and another server may be there
+
+    def call(self, *command: Part) -> "asyncio.Future[Any]":
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self.lost.done() or self._transport is None:
+            return _fail(future, "the line is cut")
+        if len(self._unanswered) >= MAX_UNANSWERED or self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            return _fail(future, "too much is under way")
+        if not self._unsent:
+            self._loop.call_soon(self._send)
+        self._unsent.append(_pack(command))
+        self._unanswered.append((future, self._loop.time()))
+        return future
+
+    def _send(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        if self._transport is not None and not self.lost.done():
+            self._transport.write(b"".join(unsent))
+
+    def is_silent_for(self, seconds: float) -> bool:
+        return bool(self._unanswered) and self._loop.time() - self._unanswered[0][1] > seconds
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        self._end()
+
+    def _end(self) -> None:
+        if not self.lost.done():
+            self.lost.set_result(None)
+        unanswered, self._unanswered = self._unanswered, deque()
+        for future, _ in unanswered:
+            if not future.done():
+                _fail(future, "the line was cut")
+
+
+class Node:
+    """One node of the store: connected again and again, for as long as it is wanted."""
+
+    def __init__(self, number: int, seat: Seat, settings: Settings, clock: Clock, moved: Callable[[], None]) -> None:
+        self.number = number
+        self.seat = seat
+        self.error = "it was not reached yet"
+        self._settings = settings
+        self._clock = clock
+        self._moved = moved
+        self._line: Line | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def up(self) -> bool:
+        return self._line is not None
+
+    def start(self) -> None:
+        self._running = running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._running
+
+    def call(self, *command: Part) -> "asyncio.Future[Any]":
+        if self._line is None:
+            return _fail(running_loop().create_future(), self.error)
+        return self._line.call(*command)
+
+    def run(self, script: Script, keys: list[str], *arguments: Part) -> "asyncio.Future[Any]":
+        return self.call("EVALSHA", script.digest, len(keys), *keys, *arguments)
+
+    async def connect(self) -> Line:
+        """A line of its own, ready to be used: for commands that hold one up."""
+        loop = running_loop()
+        seat, settings = self.seat, self._settings
+        tls = ssl.create_default_context() if settings.tls else None
+        try:
+            async with asyncio.timeout(CONNECT_WITHIN_S):
+                _, line = await loop.create_connection(Line, seat.host, seat.port, ssl=tls)
+                try:
+                    if settings.password:
+                        await line.call("AUTH", *([settings.user] if settings.user else []), settings.password)
+                    if settings.database:
+                        await line.call("SELECT", settings.database)
+                    await asyncio.gather(*(line.call("SCRIPT", "LOAD", script.text) for script in SCRIPTS))
+                except BaseException:
+                    line.abort()
+                    raise
+        except (OSError, TimeoutError) as error:
+            raise NodeDown(str(error) or "it does not answer") from None
+        return line
+
+    async def _run(self) -> None:
+        backoff_s = FIRST_BACKOFF_S
+        while True:
+            try:
+                line = await self.connect()
+            except NodeDown as error:
+                self.error = str(error)
+                await asyncio.sleep(backoff_s * (0.5 + self._clock.jitter()))
+                backoff_s = min(backoff_s * 2, MAX_BACKOFF_S)
+                continue
+            backoff_s = FIRST_BACKOFF_S
+            self._line = line
+            self._moved()
+            try:
+                await _until_lost(line)
+            finally:
+                self._line = None
+                line.abort()
+            self.error = "the line was cut"
+            log.warning("the line to %s was cut", self.seat.name)
+            self._moved()
+
+
+def _fail(future: "asyncio.Future[Any]", error: str) -> "asyncio.Future[Any]":
+    future.set_exception(NodeDown(error))
+    future.exception()  # whoever asked may have its majority already, and not look
+    return future
+
+
+async def _until_lost(line: Line) -> None:
+    while not line.lost.done():
+        await asyncio.wait([line.lost], timeout=0.5)
+        if line.is_silent_for(ANSWER_WITHIN_S):
+            line.abort()

@@ -1,0 +1,1 @@
+"""The store `zookeeper://`: one server, or an ensemble."""
