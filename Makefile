@@ -16,7 +16,7 @@ demo: $(READY)  ## prove the point: a paused holder's write is refused
 
 test: $(READY)  ## the whole test suite
 	@$(BIN)/python tests/install_servers.py --in-ci
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 5 --no-loadscope-reorder
 
 servers: $(READY) ## install the Debian servers that tests need, as root (else those tests are skipped)
 	@$(BIN)/python tests/install_servers.py

@@ -5,17 +5,29 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import hypothesis
 import pytest
 
 from fencegate import Locks, connect
+from tests.scheduling import schedule, turn
 from tests.servers import MakeServer, Server, start_server
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite-scenarios", action="store_true", help="write down what the state machine answers now")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first."""
+    items.sort(key=lambda item: turn(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    return schedule(config, log)
 
 
 # What the machine is set up for must not reach the tests: neither a server of its own, nor a proxy for 127.0.0.1.

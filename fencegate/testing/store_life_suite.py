@@ -123,9 +123,9 @@ class StoreLifeSuite:
         store = await open_store()
         start = await log_revision(store)
         await store.close()
-        for round_ in range(4):
+        for round_ in range(2):
             source = opening + _ACKNOWLEDGE.replace("ROUND", str(round_))
-            acknowledged += await asyncio.to_thread(_read_and_kill, source, 20 + 37 * round_)
+            acknowledged += await asyncio.to_thread(_read_and_kill, source, 30 + 60 * round_)
             store = await open_store()
             found = await store.load(acknowledged)
             assert set(found) == set(acknowledged)

@@ -1,0 +1,34 @@
+"""Which tests run in one worker, one after the other, and which begin first."""
+
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+
+LONGEST = ("test_kill", "test_demo_uses", "test_demo", "test_serve", "test_run", "test_machine_stateful")
+
+
+def group(nodeid: str) -> str:
+    """What shares servers: the tests of a store, or else those of a file."""
+    path = PurePosixPath(nodeid.partition("::")[0])
+    if path.parent.name == "stores":
+        return f"store {path.stem.removeprefix('test_').partition('_')[0]}"
+    return nodeid if path.stem == "test_kill" else path.stem
+
+
+def turn(nodeid: str) -> int:
+    path = PurePosixPath(nodeid.partition("::")[0])
+    if path.parent.name == "stores":
+        return -1
+    return LONGEST.index(path.stem) if path.stem in LONGEST else len(LONGEST)
+
+
+def schedule(config: pytest.Config, log: Any) -> object:
+    """A scheduler that keeps groups together, so that their servers are started once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByServers(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    return ByServers(config, log)
