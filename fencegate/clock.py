@@ -18,6 +18,9 @@ class Clock(Protocol):
     def now_us(self) -> int:
         """Unix microseconds, which don't jump while this process lives."""
 
+    def wall_us(self) -> int:
+        """Unix microseconds as the machine tells them now, which may jump: to compare with another machine's."""
+
     def monotonic_us(self) -> int:
         """Microseconds on a clock that never goes back and runs on in suspend."""
 
@@ -37,7 +40,12 @@ class SystemClock:
 
     def __init__(self, offset_us: int | None = None) -> None:
         """`offset_us` to the monotonic clock: another process of this machine may be given the same."""
-        self._offset_us = time.time_ns() // 1000 - self.monotonic_us() if offset_us is None else offset_us
+        true_us = time.time_ns() // 1000 - self.monotonic_us()
+        self._offset_us = true_us if offset_us is None else offset_us
+        self._off_us = self._offset_us - true_us
+
+    def wall_us(self) -> int:
+        return time.time_ns() // 1000 + self._off_us
 
     def now_us(self) -> int:
         return time.clock_gettime_ns(_BOOTTIME) // 1000 + self._offset_us
@@ -88,6 +96,9 @@ class ManualClock:
         self._now_us += int(seconds * 1_000_000)
 
     def now_us(self) -> int:
+        return self._now_us
+
+    def wall_us(self) -> int:
         return self._now_us
 
     def monotonic_us(self) -> int:

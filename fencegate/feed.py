@@ -24,11 +24,12 @@ ReadLog = Callable[[int, int], Awaitable[Sequence[LogEntry] | None]]
 
 
 class _Follower:
-    __slots__ = ("event", "loop")
+    __slots__ = ("epoch", "event", "loop")
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: int) -> None:
         self.loop = running_loop()
         self.event = asyncio.Event()
+        self.epoch = epoch
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -47,6 +48,10 @@ class Feed:
         self._tail: list[LogEntry] = []
         self._before_tail = revision
         self._revision = revision
+        self._epoch = 0
+        self._highest = revision
+        self._of_the_past = -1
+        """Up to here a revision may be one of an earlier epoch, and means nothing in this one."""
         self._asleep: set[_Follower] = set()
         self._closed = False
 
@@ -67,10 +72,17 @@ class Feed:
             woken, self._asleep = self._asleep, set()
         self._call(woken)
 
-    def lost(self, revision: int) -> None:
-        """Lines up to `revision` may have been committed without being published here: the log has them."""
+    def lost(self, revision: int, *, reset: bool = False) -> None:
+        """Lines up to `revision` may have been committed without being published here: the log has them.
+
+        With `reset` it has not, or has become another log: whoever follows already, or comes from before, is told so.
+        """
         with self._lock:
-            if revision != self._revision:
+            self._highest = max(self._highest, self._revision)
+            if reset:
+                self._epoch += 1
+                self._of_the_past = max(self._highest, revision - 1)
+            if reset or revision != self._revision:
                 self._tail.clear()
                 self._before_tail = self._revision = revision
             woken, self._asleep = self._asleep, set()
@@ -97,8 +109,10 @@ class Feed:
 
     async def follow(self, since: int | None) -> AsyncGenerator[Changes, None]:
         """What `Store.changes` promises."""
-        follower = _Follower()
-        known = self._revision if since is None else since
+        with self._lock:
+            known = self._revision if since is None else since
+            is_past = since is not None and since <= self._of_the_past
+            follower = _Follower(self._epoch - 1 if is_past else self._epoch)
         told = False
         try:
             while True:
@@ -121,6 +135,9 @@ class Feed:
             if self._closed:
                 raise Unavailable("the store is closed")
             revision = self._revision
+            if follower.epoch != self._epoch:
+                follower.epoch = self._epoch
+                return Changes(revision, reset=True)
             if known == revision:
                 self._asleep.add(follower)
                 return None

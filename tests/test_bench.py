@@ -17,6 +17,7 @@ from bench import binaries
 from bench.etcd import EtcdLocks
 from bench.signals import signals_held_back
 from bench.wrk import run_cycles
+from tests.real import redis
 
 ROOT = Path(__file__).parents[1]
 BENCH = (sys.executable, "-m", "bench")
@@ -62,6 +63,23 @@ def test_a_short_run_of_cycles_counts_them_without_errors_and_the_ratios() -> No
         assert ratio["value"] == pytest.approx(cycles[of] / cycles[over], rel=0.01)
         assert ratio["met"] is (ratio["value"] >= ratio["goal"])
     assert outcome["ratios"] == {}
+
+
+def test_libraries_on_a_server_are_measured_in_processes_of_their_own() -> None:
+    if reason := redis.missing():
+        pytest.skip(reason)
+    names = ["redis-py-1", "fencegate-redis-1", "redis-py-sync-1", "python-redis-lock-hand-over-5"]
+    names += ["fencegate-redis-hand-over-5"]
+    command = [*BENCH, "--json", "--seconds", "1", "--rounds", "1", "--only", *names]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    outcome = json.loads(run.stdout.splitlines()[-1])
+    assert outcome["valid"] is True
+    assert sorted(outcome["arms"]) == sorted(name for name in names if "hand-over" not in name)
+    assert all(arm["cycles"] > 0 for arm in outcome["arms"].values())
+    assert sorted(outcome["handOvers"]) == sorted(name for name in names if "hand-over" in name)
+    assert all(arm["handOvers"] > 0 for arm in outcome["handOvers"].values())
+    assert "fencegate-redis-1 / redis-py-1" in outcome["ratios"]
 
 
 def test_a_short_run_of_hand_overs_gives_their_length_without_errors_and_the_ratios() -> None:

@@ -1,8 +1,9 @@
 """Where the store has no clock, a lease ends when it was watched unchanged for its length, by one clock alone."""
 
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -23,13 +24,14 @@ from fencegate.core.model import (
     Terms,
     Waiter,
 )
-from fencegate.core.ports import Capabilities, Change, Interval, Store
+from fencegate.core.ports import Capabilities, Change, Changes, Interval, Store
 from fencegate.engine import Engine
 from fencegate.engine.observed import Observed
 from fencegate.testing.caller import QUICK, Caller
 from fencegate.testing.committing import OpenStore
 from fencegate.testing.faulty_store import FaultyStore
 from fencegate.testing.store_suite import StoreSuite
+from fencegate_lockservice.route_change import _watched
 from fencegate_lockservice.stores.memory import MemoryStore
 
 NEVER_US = 2**62
@@ -90,7 +92,11 @@ async def heard(store: Clockless, caller: Caller, entry: str) -> None:
     async with asyncio.timeout(30):
         while True:
             found = (await store.load([entry])).get(entry)
-            if found is not None and observed._seen.get(entry, ("", 0))[0] == found.version:
+            if (
+                found is not None
+                and (sight := observed._seen.get(entry)) is not None
+                and sight.version == found.version
+            ):
                 return
             await asyncio.sleep(0.005)
 
@@ -162,6 +168,46 @@ async def test_tries_that_fail_to_commit_do_not_begin_the_wait_anew(store: Clock
         await asyncio.gather(*others, return_exceptions=True)
 
 
+class SlowNews(Clockless):
+    """Calls and news take a while, as over a network."""
+
+    async def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> None:
+        await asyncio.sleep(0.02)
+        await super().commit(changes, log, not_after_us)
+
+    async def changes(self, since: int | None) -> AsyncGenerator[Changes, None]:
+        async for changes in super().changes(since):
+            await asyncio.sleep(0.02)
+            yield changes
+
+
+async def test_the_end_of_a_lease_does_not_move_away_while_others_come_and_go() -> None:
+    """Whoever queues up writes to the record: were all its times moved each time, they would add up."""
+    slow = SlowNews(MemoryStore())
+    async with replica(slow, "A") as a, replica(slow, "B") as b, replica(slow, "C") as c:
+        hold = await a.acquire("k", ttl_s=3)
+        over = asyncio.Event()
+
+        async def come_and_go(caller: Caller) -> None:
+            while not over.is_set():
+                with contextlib.suppress(FencegateError):
+                    await caller.acquire("k", wait_s=0.05)
+                    return
+
+        crowd = [asyncio.ensure_future(come_and_go(caller)) for caller in (b, c, a)]
+        ends: dict[str, list[int]] = {"A": [], "B": [], "C": []}
+        while not any(task.done() for task in crowd):
+            for caller in (a, b, c):
+                holds = (await caller.engine.look("k")).holds
+                if holds and holds[0].token == hold.token:
+                    ends[caller.owner_id].append(holds[0].expires_us)
+            await asyncio.sleep(0.02)
+        over.set()
+        await asyncio.gather(*crowd, return_exceptions=True)
+        for seen in ends.values():
+            assert max(seen) == seen[0]
+
+
 async def test_a_session_ends_by_being_watched_and_frees_its_locks(store: Clockless) -> None:
     async with replica(store, "B", off_s=6) as b:
         async with replica(store, "A", off_s=-6) as a:
@@ -173,6 +219,15 @@ async def test_a_session_ends_by_being_watched_and_frees_its_locks(store: Clockl
                 with pytest.raises(LockHeld):
                     await b.acquire("k")
         assert (await b.acquire("k", wait_s=25)).token > hold.token
+
+
+async def test_what_ran_out_while_nobody_watched_does_not_keep_routes_from_being_changed(store: Clockless) -> None:
+    async with replica(store, "A") as a:
+        await a.acquire("orders:1", ttl_s=1.5)
+    looking = Engine(store, SYSTEM, QUICK)
+    found = await _watched(looking, "here", {"orders:": "elsewhere"})
+    assert found.held == []
+    assert found.highest > 0
 
 
 def test_what_was_seen_first_counts_and_a_new_version_begins_anew() -> None:

@@ -107,3 +107,23 @@ def test_settings_take_flags_before_the_variable_before_the_file(tmp_path: Any, 
     monkeypatch.delenv("FENCEGATE_STORE")
     with pytest.raises(UnsafeConfiguration):
         settings.read(config=file)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql:/u:hunter2@db/x",
+        "redis:u:hunter2@h",
+        "postgresql//u:hunter2@db/x",
+        "orders:=postgresql:/u:hunter2@db/x",
+    ],
+)
+def test_a_slip_of_the_pen_does_not_show_the_password(text: str) -> None:
+    with pytest.raises(UnsafeConfiguration) as refused:
+        Routes.of([text])
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_password_with_a_blank_in_it_is_not_shown() -> None:
+    assert "ss" not in without_secrets("postgresql://u:pa ss@h/db")
+    assert without_secrets("redis://h:6379/0") == "redis://h:6379/0"

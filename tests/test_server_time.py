@@ -193,3 +193,19 @@ async def test_whoever_follows_hears_when_the_store_is_closed() -> None:
             await asleep
         with pytest.raises(Unavailable):
             await anext(following.changes(None))
+
+
+def test_a_machine_that_was_paused_is_not_locked_out_when_its_clock_is_right_again() -> None:
+    class Paused(ManualClock):
+        """The machine stood still for a while: its own clock was set since, and that of the process was not."""
+
+        def wall_us(self) -> int:
+            return self.now_us() + 60 * SECOND
+
+    clock = Paused()
+    asking, by_tokens = ServerTime(clock, "the server"), ServerTime(clock, "the server", clock.now_us)
+    for time in (asking, by_tokens):
+        asked(clock, time, 60 * SECOND)
+    asking.now()
+    with pytest.raises(Unavailable, match="has to be restarted"):
+        by_tokens.now()

@@ -337,8 +337,8 @@ class Lanes:
         for entry, known in learnt.items():
             self.known.learn(entry, known)
         if self.observed is not None and landed is not None:
-            for entry in landed.after:
-                self.observed.saw(entry, landed.commit_id, landed.written_us)
+            for entry, written in landed.after.items():
+                self.observed.wrote(entry, landed.commit_id, written.record, landed.written_us)
         self._answer(lot, asked, result.outcomes)
         if result.heard:
             for lane in lot:

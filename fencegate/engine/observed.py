@@ -6,14 +6,18 @@ it first saw that very version, by its own. It was written before it was seen: i
 difference, none comes too early, and each comes as late as the news did. From there on the record is in our time, the
 state machine judges it as any other, and what we write is in our time again.
 
+A lease that stays as it is while others write to its record, who queue up say, would end a little later with each of
+them. So the end that was once known of it stands for as long as its token and its renewals do.
+
 The news come by the change stream, as they happen; a load of something that was not heard of counts from that load.
 """
 
 from itertools import islice
+from typing import NamedTuple
 
 from fencegate.clock import Clock
-from fencegate.core.machine import shifted
-from fencegate.core.model import Record
+from fencegate.core.machine import not_later_than, shifted
+from fencegate.core.model import LockRecord, Record, Session
 from fencegate.core.ports import Interval
 
 MARGIN_US = 50_000
@@ -21,12 +25,19 @@ MARGIN_US = 50_000
 MAX_OBSERVED = 200_000
 
 
+class _Sight(NamedTuple):
+    version: str
+    first_us: int
+    before: Record | None = None
+    """What was last read here, in our time, if something in it ends."""
+
+
 class Observed:
     """See the head of this file."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._seen: dict[str, tuple[str, int]] = {}
+        self._seen: dict[str, _Sight] = {}
 
     def now(self) -> Interval:
         """Our time, in which every record is read here."""
@@ -37,17 +48,39 @@ class Observed:
         """This version is there, at the latest since `at_us` (None: now). Gives when it was first seen."""
         at_us = self._clock.now_us() if at_us is None else at_us
         known = self._seen.get(entry)
-        if known is not None and known[0] == version:
-            if known[1] <= at_us:
-                return known[1]
-        elif len(self._seen) >= MAX_OBSERVED:  # those seen first; forgetting only makes a lease end later
-            for old in list(islice(self._seen, MAX_OBSERVED // 4)):
-                del self._seen[old]
-        self._seen[entry] = (version, at_us)
+        if known is None:
+            self._make_room()
+            self._seen[entry] = _Sight(version, at_us)
+        elif known.version != version:
+            self._seen[entry] = known._replace(version=version, first_us=at_us)
+        elif known.first_us > at_us:
+            self._seen[entry] = known._replace(first_us=at_us)
+        else:
+            return known.first_us
         return at_us
 
     def here(self, entry: str, version: str, record: Record, written_us: int) -> Record:
         """The record in our time."""
         if not written_us:
             return record
-        return shifted(record, self.saw(entry, version) - written_us)
+        record = shifted(record, self.saw(entry, version) - written_us)
+        before = self._seen[entry].before
+        if before is not None:
+            record = not_later_than(before, record)
+        self._remember(entry, record)
+        return record
+
+    def wrote(self, entry: str, version: str, record: Record | None, written_us: int) -> None:
+        """We wrote this, and it has landed."""
+        self.saw(entry, version, written_us)
+        self._remember(entry, record)
+
+    def _remember(self, entry: str, record: Record | None) -> None:
+        ends = isinstance(record, Session) or (isinstance(record, LockRecord) and record.holds)
+        self._seen[entry] = self._seen[entry]._replace(before=record if ends else None)
+
+    def _make_room(self) -> None:
+        """Those seen first go; forgetting only makes a lease end later."""
+        if len(self._seen) >= MAX_OBSERVED:
+            for old in list(islice(self._seen, MAX_OBSERVED // 4)):
+                del self._seen[old]

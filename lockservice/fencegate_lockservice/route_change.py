@@ -3,6 +3,7 @@
 Nobody may serve meanwhile: a replica that runs can't be seen from here.
 """
 
+import asyncio
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from fencegate_lockservice.routes import EVERYTHING, Routes, without_secrets
 PAGE = 500
 MARGIN_US = 10_000_000
 """As far as two clocks may be apart before replicas refuse to grant."""
+WATCH_AT_MOST_S = 300.0
 MAX_NAMED = 5
 
 
@@ -31,6 +33,8 @@ class _Misplaced(NamedTuple):
 
     held: list[str]
     highest: int
+    until_us: int = 0
+    """When the last of those that are held runs out, as far as is known."""
 
 
 async def accept(
@@ -47,7 +51,7 @@ async def accept(
         table = table_of({url: found[url] for url in stores}, routes)
         ids = {url: each.record.store for url, each in found.items() if each.record is not None}
         for url, store in everything.items():
-            misplaced = await _misplaced(Engine(store, clock), ids[url], table)
+            misplaced = await _watched(Engine(store, clock), ids[url], table)
             _check_free(url, misplaced)
             for other in stores.values():
                 _check_past(url, misplaced, other, clock)
@@ -69,17 +73,31 @@ def _check_known(found: dict[str, Remembered], gone: Collection[str]) -> None:
         )
 
 
+async def _watched(engine: Engine, store: str, table: dict[str, str]) -> _Misplaced:
+    """Where the store has no clock, what ran out long ago looks as if it were held until it was watched."""
+    misplaced = await _misplaced(engine, store, table)
+    if misplaced.held and not engine.store.capabilities.clock:
+        wait_s = (misplaced.until_us - engine.now().earliest) / 1_000_000
+        if wait_s <= WATCH_AT_MOST_S:
+            await asyncio.sleep(max(0.0, wait_s) + 0.1)
+            misplaced = await _misplaced(engine, store, table)
+    return misplaced
+
+
 async def _misplaced(engine: Engine, store: str, table: dict[str, str]) -> _Misplaced:
     held: list[str] = []
-    highest, after = 0, ""
+    highest, until_us, after = 0, 0, ""
     while page := await engine.scan("", after, PAGE):
         after = page[-1][0]
         moved = [(lock_key, record) for lock_key, record in page if _home(lock_key, table) != store]
         sessions = await engine.sessions([record for _, record in moved])
         now = engine.now()
-        held += [lock_key for lock_key, record in moved if live_holds(record, now, sessions)]
+        for lock_key, record in moved:
+            if holds := live_holds(record, now, sessions):
+                held.append(lock_key)
+                until_us = max([until_us, *(hold.expires_us for hold in holds)])
         highest = max([highest, *(record.last_token for _, record in moved)])
-    return _Misplaced(held, highest)
+    return _Misplaced(held, highest, until_us)
 
 
 def _home(lock_key: str, table: dict[str, str]) -> str | None:

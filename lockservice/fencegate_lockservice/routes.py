@@ -19,7 +19,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _ROUTE = re.compile(r"(?P<prefix>.*?)=(?P<url>[A-Za-z][A-Za-z0-9+.-]*://.*)", re.DOTALL)
 # A path may have blanks inside, so a blank parts two routes only where another one begins.
 _BETWEEN = re.compile(r"\s*\n\s*|\s+(?=\S*?=[A-Za-z][A-Za-z0-9+.-]*://)")
-_SECRET = re.compile(r"//\S*@")
+_SECRET = re.compile(r"//.*@", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _pair(text: str) -> tuple[str, str]:
     found = _ROUTE.fullmatch(text)
     if found is None:
         # Not the whole of it: there may be a password inside.
-        begins = text.partition("=")[0][:32]
+        begins = re.split(r"[=/@]|:(?!=)", text)[0][:32]
         raise UnsafeConfiguration(f"store: {begins!r}… is neither a URL nor PREFIX=URL, such as orders:=redis://a")
     return found["prefix"], found["url"]
 

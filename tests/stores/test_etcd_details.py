@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fencegate.clock import SYSTEM
+from fencegate.clock import SYSTEM, SystemClock
 from fencegate.core.ports import Change, Changes, Conflict, Store, Unavailable
 from fencegate.testing.caller import Caller, engines
 from fencegate.testing.committing import by, gather_log, put, write
 from fencegate_lockservice.stores import open_store
+from fencegate_lockservice.stores.etcd.store import EtcdStore
 from tests.real import etcd as real
 from tests.real.etcd import EtcdServer
 from tests.stores.etcd_fixtures import when_it_is_back
@@ -65,9 +66,26 @@ async def test_locks_are_scanned_in_the_order_of_their_names_whatever_their_name
 async def test_a_scan_steps_over_locks_that_somebody_removed_by_hand(store: Store, etcd: EtcdServer, root: str) -> None:
     for number in range(6):
         await write(store, put(f"lock/n:{number}"))
-    first, last = (base64.b64encode(f"{root}/locks/n/n:{end}".encode()).decode() for end in "04")
-    etcd.post("/v3/kv/deleterange", {"key": first, "range_end": last})
+
+    def remove(begin: int, end: int) -> None:
+        first, last = (base64.b64encode(f"{root}/locks/n/n:{number}".encode()).decode() for number in (begin, end))
+        etcd.post("/v3/kv/deleterange", {"key": first, "range_end": last})
+
+    remove(1, 4)
+    assert [key for key, _ in await store.scan("lock/", "", 2)] == ["lock/n:0", "lock/n:4"]  # no short page
+    remove(0, 4)
     assert [key for key, _ in await store.scan("lock/", "", 2)] == ["lock/n:4", "lock/n:5"]
+
+
+async def test_a_replica_whose_clock_is_off_forgets_nothing(store: Store, etcd_url: str) -> None:
+    await write(store, put("k", keep_until_us=by(store, 600_000_000)))
+    off = await open_store(etcd_url, SystemClock(SYSTEM.now_us() - SYSTEM.monotonic_us() + 3_600_000_000))
+    assert isinstance(off, EtcdStore)
+    with pytest.raises(Unavailable, match="clock"):
+        async with asyncio.timeout(20):
+            await off._tending._forget()
+    await off.close()
+    assert "k" in await store.load(["k"])
 
 
 async def test_roots_of_one_etcd_are_kept_apart(etcd: EtcdServer) -> None:

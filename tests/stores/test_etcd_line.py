@@ -73,3 +73,15 @@ async def test_whatever_comes_over_the_line_every_call_ends_and_nothing_is_throw
             assert isinstance(call.answer.exception(), Cut | NotSent | Status | None)
             assert call.told is not None
             assert call.told.qsize() > 0
+
+
+async def test_a_line_whose_numbers_are_used_up_makes_room_for_another() -> None:
+    connection = Connection(lambda _: None)
+    connection.connection_made(NoWire())
+    connection._next_stream = (1 << 31) - 3
+    last = connection.stream(b"head", b"x")
+    with pytest.raises(NotSent):
+        connection.stream(b"head", b"x")
+    assert not connection.alive
+    assert not last.answer.done()  # what is under way goes on
+    connection.connection_lost(None)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from fencegate.clock import SYSTEM
+from fencegate.clock import SYSTEM, SystemClock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Change, Conflict, Store, Unavailable
 from fencegate.testing.caller import Caller, engines
@@ -14,6 +14,7 @@ from fencegate.testing.committing import OpenStore, by, gather_log, put, write
 from fencegate.testing.store_suite import HOSTILE_KEYS, StoreSuite
 from fencegate_lockservice.stores import open_store as open_url
 from fencegate_lockservice.stores.mysql import log as mysql_log
+from fencegate_lockservice.stores.mysql.store import make_store
 from tests.eventually import eventually
 from tests.real.mariadb import MariadbServer
 
@@ -133,6 +134,26 @@ async def test_the_change_log_is_bounded_and_says_what_is_gone(
     assert len(later) >= 20
     assert [line.revision for line in await gather_log(store.changes(rest[0]), len(later))] == later
     await store.close()
+
+
+class Ahead(SystemClock):
+    """Of a replica whose clock is wrong by two hours."""
+
+    def now_us(self) -> int:
+        return super().now_us() + 7_200_000_000
+
+
+async def test_a_replica_with_a_wrong_clock_drops_no_lines_that_others_still_read(store: Store, mysql_url: str) -> None:
+    start = await log_revision(store)
+    for number in range(3):
+        await write(store, put(f"k{number}"))
+    wrong = make_store(mysql_url, Ahead())
+    await wrong.open()
+    await wrong._log.drop_old()
+    await wrong.close()
+    reader = await open_url(mysql_url)  # that has none of them in memory
+    assert [line.key for line in await gather_log(reader.changes(start), 3)] == ["k0", "k1", "k2"]
+    await reader.close()
 
 
 async def test_revisions_go_on_rising_and_followers_are_told_after_the_tables_were_put_back(

@@ -10,8 +10,8 @@ from fencegate.clock import SYSTEM, Clock
 from fencegate.core.errors import LockExpired, LockHeld, NotOwner, OutcomeUnknown, StoreUnavailable
 from fencegate.core.ports import Conflict, Store, Unavailable
 from fencegate.testing.caller import Caller
-from fencegate.testing.change_log_suite import log_revision
-from fencegate.testing.committing import put, write
+from fencegate.testing.change_log_suite import first_answer, log_revision
+from fencegate.testing.committing import gather_log, put, write
 from fencegate.testing.crowd import Crowd
 from fencegate.testing.fault_proxy import FaultProxy
 from fencegate.testing.faulty_replicas import Replicas, replicas_through
@@ -153,6 +153,37 @@ async def test_a_lagging_standby_that_is_promoted_under_load_gives_out_no_token_
             with pytest.raises(Conflict):
                 await write(store, stale)
         assert await log_revision(store) > newest
+
+
+async def test_whoever_follows_the_change_log_is_told_that_a_standby_which_lost_lines_was_promoted(
+    pair: Pair,
+) -> None:
+    async with replicas_on(pair.primary) as replicas:
+        store, idle = (replica.engine.store for replica in replicas)
+        stream = store.changes(None)
+        await first_answer(stream)
+        await write(store, put("kept"))
+        await pair.follows()
+        pair.line.cut()
+        await write(store, put("lost"))
+        lost = (await gather_log(stream, 2))[-1]
+        assert lost.key == "lost"
+        replicas[0].each(lambda proxy: proxy.cut())
+        await asyncio.to_thread(pair.fail_over, replicas[1:])
+        await until_reached(idle)
+        await write(idle, put("new"))  # its number is higher than that of the line that was lost
+        newest = await log_revision(idle)
+        assert newest > lost.revision
+        replicas[0].each(lambda proxy: proxy.retarget(f"127.0.0.1:{pair.standby.port}"))
+        replicas[0].each(lambda proxy: proxy.pass_())
+        async with asyncio.timeout(30):
+            changes = await anext(stream)
+        assert changes.reset
+        await until_reached(store)
+        assert (await first_answer(store.changes(lost.revision))).reset
+        await write(idle, put("after"))
+        assert "after" in [line.key for line in await gather_log(stream, 1)]
+        await stream.aclose()
 
 
 async def test_a_standby_is_refused_as_a_store_and_passed_over_among_several_hosts(pair: Pair) -> None:

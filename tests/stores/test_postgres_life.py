@@ -11,11 +11,14 @@ from fencegate.clock import SYSTEM
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Finding, Store, Unavailable
 from fencegate.testing.change_log_suite import first_answer
-from fencegate.testing.committing import by, put, write
+from fencegate.testing.committing import by, gather_log, put, write
 from fencegate_lockservice.stores import open_store
+from fencegate_lockservice.stores.postgres import store as postgres_store_module
 from fencegate_lockservice.stores.postgres.server import findings
+from fencegate_lockservice.stores.postgres.store import make_store
 from tests.eventually import eventually
 from tests.real.postgres import PostgresServer
+from tests.stores.postgres_fixtures import schema_of
 
 # --- what it can't hold, what it leaves behind ---
 
@@ -93,6 +96,66 @@ async def test_a_wrong_password_is_refused_and_not_shown(postgres_server: Postgr
     with pytest.raises((UnsafeConfiguration, Unavailable)) as refused:
         await open_store(postgres_server.url.replace("fencegate@", "nobody_like_this:hunter2@"))
     assert "hunter2" not in str(refused.value)
+
+
+async def test_a_store_whose_tables_were_emptied_says_so_and_goes_on_when_they_are_back(
+    postgres_store: Store, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    meta = f"{schema_of(postgres_url)}.fencegate_meta"
+    columns = "id, revision, compacted, lines_written, lines_dropped"
+    ((*kept,),) = postgres_server.execute(f"SELECT {columns} FROM {meta}")
+    postgres_server.execute(f"DELETE FROM {meta}")
+    try:
+        load, newest = await asyncio.gather(
+            postgres_store.load(["k"]), first_answer(postgres_store.changes(None)), return_exceptions=True
+        )
+        assert load == {}
+        assert isinstance(newest, Unavailable)
+        assert "emptied" in str(newest)
+    finally:
+        postgres_server.execute(f"INSERT INTO {meta} ({columns}) VALUES (%s, %s, %s, %s, %s)", kept)
+    await first_answer(postgres_store.changes(None))
+
+
+async def test_a_role_that_may_not_ask_which_server_this_is_can_do_without(postgres_server: PostgresServer) -> None:
+    role = f"plain_{SYSTEM.random_id(4)}"
+    postgres_server.execute(f"CREATE ROLE {role} LOGIN")
+    postgres_server.execute(f"GRANT CREATE ON DATABASE postgres TO {role}")
+    url = postgres_server.url.replace("fencegate@", f"{role}@") + f"?schema={role}"
+    known: list[str] = []
+    try:
+        for sentence in ("GRANT EXECUTE ON FUNCTION {} TO PUBLIC", "REVOKE EXECUTE ON FUNCTION {} FROM PUBLIC"):
+            postgres_server.execute(sentence.format("pg_control_system()"))
+            store = make_store(url, SYSTEM)
+            await store.open()
+            stream = store.changes(None)
+            await first_answer(stream)
+            await write(store, put(f"k{len(known)}"))
+            assert len(await gather_log(stream, 1)) == 1
+            known.append((await store._reader.page(0, 1)).server)
+            await stream.aclose()
+            await store.close()
+    finally:
+        postgres_server.execute("GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC")
+    assert (known[0][-9:], known[1]) == ("/00000001", "")
+
+
+async def test_the_pulse_of_the_time_outlives_whatever_goes_wrong(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_store_module, "PULSE_S", 0.001)
+    store = make_store(postgres_url, SYSTEM)
+    monkeypatch.setattr(store._time, "is_stale", lambda: True)
+    beats: list[int] = []
+
+    async def newest() -> int:
+        beats.append(len(beats))
+        raise [Unavailable("down"), IndexError("nothing there")][len(beats) % 2]
+
+    monkeypatch.setattr(store._reader, "newest", newest)
+    await store.open()
+    await eventually(lambda: len(beats) > 4)
+    await store.close()
 
 
 # --- settings ---

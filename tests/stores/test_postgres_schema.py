@@ -188,6 +188,14 @@ async def test_a_role_that_may_not_make_tables_is_told_what_it_needs(postgres_se
         await open_store(postgres_server.url.replace("fencegate@", f"{role}@") + "?schema=not_for_you")
 
 
+async def test_a_role_that_owns_its_schema_needs_nothing_else(postgres_server: PostgresServer) -> None:
+    role = await _new_role(postgres_server)
+    postgres_server.execute(f"CREATE SCHEMA of_{role} AUTHORIZATION {role}")
+    store = await open_store(postgres_server.url.replace("fencegate@", f"{role}@") + f"?schema=of_{role}")
+    await write(store, put("k"))
+    await store.close()
+
+
 async def _new_role(server: PostgresServer) -> str:
     role = f"role_{SYSTEM.random_id(4)}"
     await asyncio.to_thread(server.execute, f"CREATE ROLE {role} LOGIN")

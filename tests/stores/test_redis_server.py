@@ -15,6 +15,7 @@ from fencegate.core.ports import Ambiguous, Changes, Conflict, Store, Unavailabl
 from fencegate.testing.change_log_suite import first_answer, log_revision
 from fencegate.testing.committing import gather_log, put, write
 from fencegate_lockservice.stores import open_store
+from fencegate_lockservice.stores.redis import line as redis_line
 from tests.eventually import eventually
 from tests.real import redis as real
 from tests.real.redis import RedisServer
@@ -73,6 +74,18 @@ async def test_a_cluster_is_refused(tmp_path: Path) -> None:
     try:
         with pytest.raises(UnsafeConfiguration, match="cluster"):
             await open_store(server.url)
+    finally:
+        server.terminate()
+
+
+async def test_a_password_that_the_server_does_not_understand_is_not_told(tmp_path: Path) -> None:
+    if reason := real.missing():
+        pytest.skip(reason)
+    server = RedisServer(tmp_path / "open", "--rename-command", "AUTH", '""').start()
+    try:
+        with pytest.raises(Unavailable, match="user or the password") as refusal:
+            await open_store(server.url.replace("//", "//bob:a-secret@"))
+        assert "secret" not in str(refusal.value)
     finally:
         server.terminate()
 
@@ -168,6 +181,20 @@ async def test_a_primary_that_becomes_a_replica_is_neither_written_nor_read(own_
     await reset_of(stream)
     await write(store, put("k2"))
     await store.close()
+
+
+async def test_a_beat_that_there_is_no_room_for_leaves_the_connection_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = store._server  # type: ignore[attr-defined]
+    line = server.line
+    with monkeypatch.context() as overloaded:
+        overloaded.setattr(redis_line, "MAX_UNDER_WAY", -1)
+        with pytest.raises(Unavailable, match="too much waits"):
+            await store.load(["k"])
+        await server._beat()
+    assert (server.line, line.why) == (line, "")
+    await write(store, put("k"))
 
 
 # --- a server that forgets -------------------------------------------------------------------------------------------

@@ -5,14 +5,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fencegate.clock import SYSTEM
+from fencegate.clock import SYSTEM, SystemClock
 from fencegate.core.ports import Change, Changes, Store, Unavailable
 from fencegate.testing.change_log_suite import first_answer, log_revision
 from fencegate.testing.committing import OpenStore, by, gather_log, put, write
+from fencegate_lockservice.stores import open_store as open_url
 from fencegate_lockservice.stores.zookeeper import commits as zookeeper_commits
 from fencegate_lockservice.stores.zookeeper import forget as zookeeper_forget
 from fencegate_lockservice.stores.zookeeper import log as zookeeper_log
 from fencegate_lockservice.stores.zookeeper.names import escape, key_of, kinds_for, name_of, shard_of, unescape
+from fencegate_lockservice.stores.zookeeper.scan import Scanner
 from fencegate_lockservice.stores.zookeeper.store import ZooKeeperStore
 from tests.eventually import eventually
 from tests.stores.zookeeper_fixtures import looking_at, opens, url_of
@@ -92,6 +94,18 @@ async def test_a_scan_sees_what_came_and_went_since_the_last_one(store: ZooKeepe
             found = {key: entry.version for key, entry in await store.scan(prefix, "", 1000)}
             assert found == {key: version for key, version in known.items() if key.startswith(prefix)}
     await other.close()
+
+
+async def test_a_scan_is_whole_though_the_names_it_rests_on_are_let_go_of_meanwhile(
+    store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [f"lock/{number}" for number in range(30)]
+    for key in keys[:-1]:
+        await write(store, put(key))
+    assert len(await store.scan("lock/", "", 1000)) == 29
+    await write(store, put(keys[-1]))
+    monkeypatch.setattr(Scanner, "_keep", lambda scanner, *_: scanner.forget())  # as other scans do, for want of room
+    assert [key for key, _ in await store.scan("lock/", "", 1000)] == sorted(keys)
 
 
 # --- the change log --------------------------------------------------------------------------------------------------
@@ -196,6 +210,18 @@ async def test_what_a_process_that_died_should_have_forgotten_is_forgotten_by_an
         await eventually(lambda: tree.get_children(f"{root_of(url)}/until") == [])
     assert set(await store.load(["kept", "renewed"])) == {"kept", "renewed"}
     await other.close()
+
+
+async def test_a_replica_whose_clock_is_off_forgets_nothing(store: ZooKeeperStore, url: str) -> None:
+    await write(store, put("k", keep_until_us=by(store, 600_000_000)))
+    off = await open_url(url, SystemClock(SYSTEM.now_us() - SYSTEM.monotonic_us() + 3_600_000_000))
+    assert isinstance(off, ZooKeeperStore)
+    off._forgetting._noted.append((0, "ours, and due"))
+    for step in (off._forgetting._forget_own, off._forgetting._forget_overdue):
+        with pytest.raises(Unavailable, match="clock"):
+            await step()
+    await off.close()
+    assert "k" in await store.load(["k"])
 
 
 async def test_a_note_whose_folder_was_cleared_away_is_made_again(store: ZooKeeperStore, url: str) -> None:

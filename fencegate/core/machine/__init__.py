@@ -53,7 +53,7 @@ from fencegate.core.machine import rules, sessions, several
 from fencegate.core.machine.lock import LockTurn
 from fencegate.core.machine.looking import Below, live_holds, live_session, look_below, sessions_of, waiting, wakes_at
 from fencegate.core.machine.refusals import free, held_below
-from fencegate.core.machine.shifting import shifted
+from fencegate.core.machine.shifting import not_later_than, shifted
 from fencegate.core.machine.turn import Missing, Turn
 from fencegate.core.model import DEFAULT_LIMITS, Limits, Record
 from fencegate.core.ports import Interval
@@ -65,6 +65,7 @@ __all__ = [
     "live_holds",
     "live_session",
     "look_below",
+    "not_later_than",
     "sessions_of",
     "shifted",
     "transition",

@@ -22,6 +22,30 @@ def shifted(record: Record, by_us: int) -> Record:
     return record
 
 
+def not_later_than(before: Record, record: Record) -> Record:
+    """The record, in which whatever is as it was `before` ends no later than it did there. Whatever starts or lengthens
+    a hold, or a session, changes its token or its renewals."""
+    if isinstance(before, LockRecord) and isinstance(record, LockRecord):
+        known = {_same(hold): hold for hold in before.holds}
+        holds = tuple([_earlier(known.get(_same(hold)), hold) for hold in record.holds])
+        return replace(record, holds=holds)
+    if not isinstance(before, Session) or not isinstance(record, Session):
+        return record
+    if before.renewals == record.renewals and before.ended is None and record.expires_us > before.expires_us:
+        return replace(record, opened_us=before.opened_us, expires_us=before.expires_us)
+    return record
+
+
+def _same(hold: Hold) -> tuple[str, int, int, bool]:
+    return hold.who.lock_token, hold.token, hold.renewals, hold.pending
+
+
+def _earlier(before: Hold | None, hold: Hold) -> Hold:
+    if before is None or before.expires_us >= hold.expires_us:
+        return hold
+    return replace(hold, granted_us=before.granted_us, expires_us=before.expires_us)
+
+
 def _lock(record: LockRecord, by_us: int) -> LockRecord:
     offer, revoked = record.offer, record.revoked
     return replace(

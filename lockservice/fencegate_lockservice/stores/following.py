@@ -18,8 +18,8 @@ LINGER_S = 5.0
 log = logging.getLogger("fencegate.store")
 
 Tail = Callable[[int], AsyncIterator[Sequence[LogEntry] | None]]
-"""Lines after a revision as they come, whole revisions in order, for ever; None when those were compacted. It raises
-Unavailable when the connection breaks, and is called again from where the feed stands."""
+"""Lines after a revision as they come, whole revisions in order, for ever; None when those were compacted, or the log
+is another one now. It raises Unavailable when the connection breaks, and is called again from where the feed stands."""
 Newest = Callable[[], Awaitable[int]]
 """Asks the store for the newest revision that can be read, and none below it can still be committed."""
 
@@ -34,6 +34,8 @@ class Following:
         self._feed = Feed(0, self._read_told)
         self._moved = asyncio.Condition()
         self._reading: asyncio.Task[None] | None = None
+        self._is_lost = False
+        """Whether those who follow have still to be told that the log is not what it was: a tail says so only once."""
         self._followers = 0
         self._stopping: asyncio.TimerHandle | None = None
         self._closed = False
@@ -95,11 +97,14 @@ class Following:
     async def _read(self) -> None:
         while True:
             try:
+                if self._is_lost:
+                    await self._reset()
                 async for lines in self._tail(self._feed.revision):
                     if lines is None:
-                        self._feed.lost(await self._newest())
-                    else:
-                        self._feed.publish(lines)
+                        self._is_lost = True
+                        await self._reset()
+                        continue
+                    self._feed.publish(lines)
                     async with self._moved:
                         self._moved.notify_all()
             except Unavailable as error:
@@ -107,3 +112,9 @@ class Following:
             except Exception:  # it must not end, or nobody here would hear of anything again
                 log.exception("the change log can't be read")
             await asyncio.sleep(AGAIN_AFTER_S)
+
+    async def _reset(self) -> None:
+        self._feed.lost(await self._newest(), reset=True)
+        self._is_lost = False
+        async with self._moved:
+            self._moved.notify_all()

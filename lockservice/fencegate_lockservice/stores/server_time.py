@@ -5,6 +5,8 @@ the server's clock is between `at - heard` and `at - sent` ahead of ours. Two cl
 out. A server whose clock was set is believed at once.
 """
 
+from collections.abc import Callable
+
 from fencegate.clock import Clock
 from fencegate.core.ports import Interval, Unavailable
 
@@ -16,8 +18,11 @@ STALE_US = 60_000_000
 class ServerTime:
     """See the head of this file. `server` names it in what is said of it."""
 
-    def __init__(self, clock: Clock, server: str) -> None:
+    def __init__(self, clock: Clock, server: str, ours: Callable[[], int] | None = None) -> None:
+        """`ours` is what the server's time must agree with: by default the machine's clock as it is now. (The clock of
+        this process is read once, and stays behind when the machine was paused; only tokens follow it.)"""
         self._clock = clock
+        self._ours = ours or clock.wall_us
         self._server = server
         self._low_us = 0
         self._high_us = 0
@@ -49,7 +54,7 @@ class ServerTime:
             raise Unavailable(f"{self._server} has not said what time it is")
         worn_us = self._worn_us(now_us)
         interval = Interval(now_us + self._low_us - worn_us, now_us + self._high_us + worn_us)
-        off_us = (interval.earliest + interval.latest) // 2 - self._clock.now_us()
+        off_us = (interval.earliest + interval.latest) // 2 - self._ours()
         if abs(off_us) > MAX_OFF_US:
             raise Unavailable(clocks_differ(self._server, off_us))
         return interval
@@ -64,5 +69,6 @@ def clocks_differ(server: str, off_us: int) -> str:
     which = "ahead of" if off_us > 0 else "behind"
     return (
         f"the clock of {server} is {abs(off_us) / 1_000_000:.1f} s {which} the clock of this lock service, and tokens"
-        f" follow the clock: nothing is granted until they agree within {MAX_OFF_US // 1_000_000} s (check NTP on both)"
+        f" follow the clock: nothing is granted until they agree within {MAX_OFF_US // 1_000_000} s (check NTP on both;"
+        " a process that was paused, or begun before its clock was set, has to be restarted)"
     )

@@ -35,8 +35,9 @@ _BEFORE_ALL = (
     "raft proposal dropped",
 )
 """Refused by this member before anything was proposed: another one may take it."""
+_NO_SPACE = "etcdserver: mvcc: database space exceeded"
+"""Said before anything was proposed, but also after a transaction that was written and left no room."""
 _REFUSED = (
-    "etcdserver: mvcc: database space exceeded",
     "etcdserver: mvcc: required revision",
     "etcdserver: request is too large",
     "etcdserver: too many operations in txn request",
@@ -51,7 +52,7 @@ _REFUSED = (
 )
 """Refused by the cluster as a whole. Anything else may still land, `request timed out` above all."""
 _ADVICE = {
-    "etcdserver: mvcc: database space exceeded": (
+    _NO_SPACE: (
         "; its quota is used up: compact and defragment it, raise --quota-backend-bytes, then `etcdctl alarm disarm`"
     ),
     "etcdserver: corrupt cluster": "; a member has the CORRUPT alarm: replace it, then `etcdctl alarm disarm`",
@@ -65,6 +66,10 @@ Parse = Callable[[bytes], Found]
 
 class Refused(Exception):
     """etcd said no, for good: nothing was done."""
+
+
+class Full(Refused):
+    """etcd has no room for more: a read was not done, and of a write nobody knows."""
 
 
 class NotYet(NotSent):
@@ -117,7 +122,10 @@ class Client:
             except NotSent as error:
                 why = str(error)
             except Refused as error:
-                raise Unavailable(f"{error}{_ADVICE.get(str(error), '')}") from None
+                said = f"{error}{_ADVICE.get(str(error), '')}"
+                if isinstance(error, Full) and not reading:
+                    raise Ambiguous(said) from None
+                raise Unavailable(said) from None
             except (Cut, proto.Malformed) as error:
                 if not reading:
                     raise Ambiguous(f"etcd took it and gave no answer: {error}") from None
@@ -185,7 +193,7 @@ class Client:
         pause_s = TRY_AGAIN_S
         while not self._closed:
             try:
-                await self._logged_in(endpoint)
+                await self._logged_in(endpoint, in_trouble=True)
                 await self._exchange(endpoint, RANGE, self._harmless, READ_WITHIN_S)
                 break
             except (NotSent, Cut) as error:
@@ -232,12 +240,15 @@ class Client:
             head = self._heads[endpoint, path] = endpoint.head(path, self._token if path != LOGIN else "")
         return head
 
-    async def _logged_in(self, endpoint: Endpoint) -> None:
+    async def _logged_in(self, endpoint: Endpoint, *, in_trouble: bool = False) -> None:
         if not self._settings.user:
             return
         async with self._login:
             if self._token:
                 return
+            if endpoint.trouble is not None and not in_trouble:  # since we wait: each would wait for it as long again
+                is_there = isinstance(endpoint.trouble, NotYet | Unsure)
+                raise (NotYet if is_there else NotSent)(str(endpoint.trouble))
             user, password = self._settings.user.encode(), self._settings.password.encode()
             message = proto.chunk(b"\x0a", user) + proto.chunk(b"\x12", password)
             try:
@@ -263,6 +274,8 @@ def _meant(status: Status) -> Exception:
     message = str(status)
     if message.startswith(_BEFORE_ALL):
         return NotYet(f"etcd says: {message}")
+    if message.startswith(_NO_SPACE):
+        return Full(message)
     if message.startswith(_REFUSED):
         return Refused(message)
     return Unsure(f"etcd says: {message or f'gRPC status {status.code}'}")

@@ -105,7 +105,10 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _begin(self, head: bytes, message: bytes) -> tuple[int, Call]:
-        if not self.alive or self._next_stream > _LAST_STREAM:
+        if self._next_stream > _LAST_STREAM:  # the numbers are used up: another line is made
+            self.alive = False
+            self._rest()
+        if not self.alive:
             raise NotSent(self._why)
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         call = self._calls[stream] = Call(asyncio.get_running_loop().create_future(), self._first_window)

@@ -29,7 +29,7 @@ class _Status(NamedTuple):
     size: int
 
 
-async def inspect(client: Client, *, compacts: bool) -> Sequence[Finding]:
+async def inspect(client: Client, *, compacts: bool, shows_clock: bool) -> Sequence[Finding]:
     """Never raises Unavailable: that a cluster can't be reached is a finding."""
     found: list[Finding] = []
     statuses = await asyncio.gather(*(_status(client, endpoint) for endpoint in client.endpoints))
@@ -49,6 +49,9 @@ async def inspect(client: Client, *, compacts: bool) -> Sequence[Finding]:
     for endpoint, status in zip(client.endpoints, statuses, strict=True):
         if status is not None:
             found += await _space(endpoint, status)
+    if there and not shows_clock:
+        what = "the clock of etcd can't be compared with that of this lock service: no member shows the page /version"
+        found.append(Finding("warning", what, "serve pages on the client port, or see to NTP: nobody else will notice"))
     found.append(_compaction(compacts))
     return found
 

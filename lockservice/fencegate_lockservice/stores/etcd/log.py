@@ -6,8 +6,10 @@ written since. What was compacted is gone.
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from operator import attrgetter
 
 import msgspec
 
@@ -19,7 +21,7 @@ from fencegate_lockservice.stores.etcd.keys import Keys
 QUIET_S = 3.0
 """A watch that says nothing for so long is checked against a linearizable read: its member may be cut off."""
 WITHIN_S = 5.0
-
+KEEP_S = 1.0
 
 log = logging.getLogger("fencegate.store.etcd")
 
@@ -31,6 +33,31 @@ class _Compacted(Exception):
 _decode_lines = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
 
+class _Past:
+    """A watch that begins far back, and what it has told beyond the page that was asked for."""
+
+    __slots__ = ("_surplus", "pieces", "since", "was_kept")
+
+    def __init__(self, pieces: AsyncGenerator[list[LogEntry], None], since: int) -> None:
+        self.pieces = pieces
+        self.since = since
+        self.was_kept = False
+        self._surplus: list[LogEntry] = []
+
+    async def page(self, limit: int, newest: int) -> list[LogEntry]:
+        """The next lines, whole revisions: about so many, or all until the newest."""
+        found = self._surplus
+        while len(found) < limit and (found[-1].revision if found else self.since) < newest:
+            try:
+                found += await anext(self.pieces)
+            except StopAsyncIteration:
+                raise Unavailable("a watch of etcd was ended") from None
+        last = found[min(limit, len(found)) - 1].revision if found else self.since
+        end = bisect_right(found, last, key=attrgetter("revision"))
+        self.since, self._surplus = last, found[end:]
+        return found[:end]
+
+
 class Log:
     """Reads it, by way of any member."""
 
@@ -39,6 +66,8 @@ class Log:
         self._keys = keys
         self._quiet = (0, 0)
         """A revision of the log, and a later one of etcd until which nothing was written to the log."""
+        self._kept: _Past | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     async def newest(self) -> int:
         return (await self._stand())[0]
@@ -78,19 +107,54 @@ class Log:
     async def read(self, since: int, limit: int) -> Sequence[LogEntry] | None:
         """Lines after a revision, whole revisions; None when they were compacted."""
         newest = await self.newest()
-        found: list[LogEntry] = []
+        past = self._take(since)
         try:
-            async with asyncio.timeout(WITHIN_S), aclosing(self._watch(since + 1)) as pieces:
-                while len(found) < limit and (found[-1].revision if found else since) < newest:
-                    found += await anext(pieces)
+            async with asyncio.timeout(WITHIN_S):
+                found = await past.page(limit, newest)
         except _Compacted:
             return None
         except TimeoutError:
             raise Unavailable("etcd does not tell its past") from None
-        if len(found) > limit:
-            last = found[limit - 1].revision
-            found = [line for line in found if line.revision <= last]
+        except Unavailable:
+            if past.was_kept:  # its member may be gone since the last page
+                return await self.read(since, limit)
+            raise
+        if past.since < newest:
+            await self._keep(past)
+        else:
+            await past.pieces.aclose()
         return found
+
+    # --- a watch on the past is kept for the next page: etcd looks through all of it for each new one ---
+
+    def _take(self, since: int) -> "_Past":
+        """The one that was kept, if it goes on after this revision; else a new one."""
+        kept = self._kept
+        if kept is None or kept.since != since:
+            return _Past(self._watch(since + 1), since)
+        self._kept = None
+        if self._ending is not None:
+            self._ending.cancel()
+        return kept
+
+    async def _keep(self, past: "_Past") -> None:
+        await self.close()
+        self._kept, past.was_kept = past, True
+        self._ending = asyncio.get_running_loop().create_task(self._end_unused())
+
+    async def _end_unused(self) -> None:
+        await asyncio.sleep(KEEP_S)
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            await kept.pieces.aclose()
+
+    async def close(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        await self._let_go()
 
     async def _watch(self, start: int) -> AsyncGenerator[list[LogEntry], None]:
         """Whole revisions as they come; an empty list after each time of silence."""

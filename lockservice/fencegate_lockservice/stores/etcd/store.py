@@ -71,7 +71,8 @@ class EtcdStore:
         )
 
     async def inspect(self) -> Sequence[Finding]:
-        return await inspect(self._client, compacts=self._settings.compact)
+        shows_clock = await self._tending.check_clock()
+        return await inspect(self._client, compacts=self._settings.compact, shows_clock=shows_clock)
 
     async def load(self, keys: Sequence[str]) -> Mapping[str, Entry]:
         found: dict[str, Entry] = {}
@@ -113,18 +114,20 @@ class EtcdStore:
 
     async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Entry]]:
         """What is there under other keys than its name is loaded then: a name without anything is a lock that went."""
+        found: list[tuple[str, Entry]] = []
         while True:
             try:
                 first, end = self._keys.scanned(prefix, after)
             except ValueError as error:
                 raise Unavailable(f"the store can't take this: {error}") from None
             if first >= end:
-                return []
-            page = await self._client.read(RANGE, proto.range_of(first, end, limit), proto.range_answer)
+                return found
+            asked = proto.range_of(first, end, limit - len(found))
+            page = await self._client.read(RANGE, asked, proto.range_answer)
             rows = [(self._keys.entry(kv.key), kv.value) for kv in page.kvs]
             locks = await self.load([key for key, value in rows if not value])
-            found = [(key, unpacked(value) if value else locks[key]) for key, value in rows if value or key in locks]
-            if found or not page.more:
+            found += [(key, unpacked(value) if value else locks[key]) for key, value in rows if value or key in locks]
+            if len(found) >= limit or not page.more:
                 return found
             after = rows[-1][0]
 
@@ -138,5 +141,6 @@ class EtcdStore:
                 await self._commits.close()
         await self._tending.close()
         await self._following.close()
+        await self._log.close()
         await self._client.close()
         await self._commits.close()

@@ -77,11 +77,12 @@ class Tending:
 
     # --- the clocks ---
 
-    async def check_clock(self) -> None:
-        """Ask the first member that shows its clock."""
+    async def check_clock(self) -> bool:
+        """Ask the first member that shows its clock; whether there is one."""
         for endpoint in self._client.endpoints:
             if endpoint.trouble is None and await self._clock_check.ask(endpoint):
-                return
+                return True
+        return False
 
     async def _watch_clock(self) -> None:
         await asyncio.sleep(CLOCK_EVERY_S * (0.5 + self._clock.jitter()))
@@ -90,7 +91,9 @@ class Tending:
     # --- forgetting ---
 
     async def _forget(self) -> None:
-        """Remove all that is past its time now; then wait until something is."""
+        """Remove all that is past its time now; then wait until something is. Unavailable when our clock is off: what
+        it calls past would be lost to all replicas."""
+        self._clock_check.check()
         now_us = self._clock.now_us()
         self.look_us = now_us + LOOK_EVERY_US
         if now_us > self._from_start_us:

@@ -2,7 +2,7 @@
 
 import re
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
 from fencegate.core.errors import UnsafeConfiguration
@@ -21,7 +21,7 @@ class Settings:
     root: str = ""
     """What every key of ours begins with: several lock services may share one etcd."""
     user: str = ""
-    password: str = ""
+    password: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = None
     tls_for_pages: ssl.SSLContext | None = None
     """The same for plain HTTP."""
@@ -74,6 +74,10 @@ def _options(query: str) -> dict[str, str]:
     for name, _ in pairs:
         if name not in _PARAMETERS:
             known = ", ".join(_PARAMETERS)
+            if "@" in query:  # it is the rest of a password
+                raise UnsafeConfiguration(
+                    f"an etcd URL has no such parameter; there are {known}; a password's ? is %3F"
+                )
             raise UnsafeConfiguration(f"an etcd URL has no parameter {name[:32]!r}; there are {known}")
     return dict(pairs)
 

@@ -23,6 +23,8 @@ CONNECT_WITHIN_S = 3.0
 IDLE_S = 15.0
 """A connection that was idle for longer is not trusted: the server, or something on the way, may have dropped it."""
 BACKOFF_S = (0.05, 1.0)
+READ_ONLY = {1290, 1792, 1836}
+"""Said by a server that takes no writes (any more): what it knows of the locks may be old."""
 
 _REFUSALS = {
     1044: "the user of the URL may not use this database",
@@ -61,6 +63,8 @@ class Line:
         self._connection = connection
         self._clock = clock
         self._used_us = clock.monotonic_us()
+        self.is_outdated = False
+        """Whether it leads to a server that is not, or may not be, the one that takes the commits."""
 
     @property
     def is_fresh(self) -> bool:
@@ -87,12 +91,13 @@ class Line:
         except pymysql.err.MySQLError as error:
             code, text = _read_error(error)
             if code < 2000 or code >= 3000:  # 2000 to 2999 are the client's own
+                self.is_outdated |= code in READ_ONLY
                 raise Refused(len(answers), code, text) from None
             self.close()
             raise Broken(text) from None
-        except (OSError, RuntimeError) as error:
+        except Exception as error:  # also whatever the driver stumbles over in bytes that no MySQL server sends
             self.close()
-            raise Broken(str(error) or type(error).__name__) from None
+            raise Broken(f"{type(error).__name__}: {error}"[:200]) from None
         self._used_us = self._clock.monotonic_us()
         return answers
 
@@ -131,13 +136,19 @@ class Lines:
         try:
             yield line
         except Broken as error:
-            self._distrust(error)
+            self._distrust()
+            if error.silent:
+                self._is_down(f"{self._address.server} does not answer")
             raise
         except BaseException:
             line.close()
+            if line.is_outdated:
+                self._outdate()
             raise
         else:
-            if self._closed:
+            if line.is_outdated:
+                line.close()
+            elif self._closed:
                 await line.say_goodbye()
             else:
                 self._free.append(line)
@@ -180,13 +191,18 @@ class Lines:
             self._is_down(str(error))
             raise
 
-    def _distrust(self, error: Broken) -> None:
+    def _distrust(self) -> None:
         """One connection broke: the others are likely to have, and would make the next commits ambiguous."""
         for line in self._free:
             line.close()
         self._free.clear()
-        if error.silent:
-            self._is_down(f"{self._address.server} does not answer")
+
+    def _outdate(self) -> None:
+        """Another server takes the commits now: those who were connected to the last one would be told of locks as
+        they were. Connections in use go when they are given back."""
+        self._distrust()
+        for line in self._used:
+            line.is_outdated = True
 
     def _is_down(self, why: str) -> None:
         if not self._down and not self._closed:
@@ -234,7 +250,10 @@ class Lines:
         except TimeoutError:
             line.close()
             raise Unavailable(f"{address.server} can't be reached within {CONNECT_WITHIN_S:.0f} s") from None
-        except (pymysql.err.MySQLError, Refused, Broken, OSError, RuntimeError) as error:
+        except Unavailable:
+            line.close()
+            raise
+        except Exception as error:  # of the driver too, when what answers does not speak as a MySQL server does
             line.close()
             raise _cannot_connect(address, error) from None
         except BaseException:
@@ -243,6 +262,7 @@ class Lines:
         if identity != self._identity:
             self._identity = identity
             self.servers_seen += 1
+            self._outdate()
             self._time.forget()
         self._time.heard(sent_us, now_us)
         return line
@@ -255,6 +275,8 @@ class Misconfigured(Unavailable):
 def _cannot_connect(address: Address, error: Exception) -> Unavailable:
     if isinstance(error, Refused):
         return Unavailable(f"{address.server} can't be used: {error}")
+    if not isinstance(error, pymysql.err.MySQLError | Broken | OSError | RuntimeError):
+        return Unavailable(f"{address.server} does not answer as a MySQL server does ({type(error).__name__})")
     code, text = _read_error(error)
     if code in _REFUSALS:
         return Misconfigured(f"{address.server} can't be used: {_REFUSALS[code]}")

@@ -77,10 +77,10 @@ class Log:
         """Drop some lines that are too old, or too many. Gives whether there may be more of them."""
         statements = [sql("log_size"), sql("oldest_lines", limit=DROP_AT_ONCE + 1)]
         meta, rows = await self._lines.run(statements, READ_WITHIN_S)
-        ((newest, kept),) = meta
+        ((newest, kept, now_us),) = meta
         if len(rows) <= DROP_AT_ONCE:
             kept = min(kept, len(rows))  # whatever the counters say, when somebody removed lines by hand
-        before_ms = self._clock.now_us() // 1000 - KEPT_MS
+        before_ms = now_us // 1000 - KEPT_MS  # the server's time: revisions follow it, and our clock may be wrong
         too_many = min(kept - KEPT_LINES, DROP_AT_ONCE)
         upto = 0
         for number, (revision,) in enumerate(rows, 1):

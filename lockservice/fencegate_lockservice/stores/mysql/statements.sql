@@ -64,7 +64,7 @@ SELECT revision, line, `key`, event FROM fencegate_log WHERE revision = {revisio
 SELECT revision, compacted, {now} FROM fencegate_meta WHERE id = 1;
 
 -- log_size
-SELECT revision, lines_written - lines_dropped FROM fencegate_meta WHERE id = 1;
+SELECT revision, lines_written - lines_dropped, {now} FROM fencegate_meta WHERE id = 1;
 
 -- oldest_lines
 SELECT revision FROM fencegate_log ORDER BY revision, line LIMIT {limit};

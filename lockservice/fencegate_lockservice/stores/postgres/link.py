@@ -72,7 +72,7 @@ class Link:
     async def ask(self, query: Query, arguments: Sequence[Any], *, timed: bool = False) -> list[Row]:
         """Run one statement by itself. Unavailable when it was not sent; Refused or Cut when it was.
 
-        With `timed`, the first column of its first row is the server's time.
+        With `timed`, the first column of its first row, if there is one, is the server's time.
         """
         async with self._using:
             connection = await self._connected()
@@ -80,7 +80,7 @@ class Link:
             try:
                 sent_us = self._clock.monotonic_us()
                 rows = await (await connection.execute(query, arguments)).fetchall()
-                if timed:
+                if timed and rows:
                     self._time.heard(sent_us, rows[0][0])
                 return rows
             except (psycopg.Error, OSError, UnicodeError) as error:

@@ -12,6 +12,7 @@ from fencegate_lockservice.stores.grouping import Groups, Waiting
 from fencegate_lockservice.stores.postgres.group import check_text
 from fencegate_lockservice.stores.postgres.link import Cut, Link, Query, Refused, Row
 from fencegate_lockservice.stores.postgres.reading import (
+    Page,
     Statements,
     found_entries,
     found_lines,
@@ -38,8 +39,7 @@ class _Scan:
 class _Log:
     def __init__(self, since: int, limit: int) -> None:
         self.since, self.limit = since, limit
-        self.newest = 0
-        self.found: list[LogEntry] | None = None
+        self.rows: list[Row] = []
 
 
 class _Notify:
@@ -68,14 +68,16 @@ class Reader:
         return job.found
 
     async def read_log(self, since: int, limit: int) -> list[LogEntry] | None:
-        job = _Log(since, limit)
-        await self._groups.add(job)
-        return job.found
+        return (await self.page(since, limit)).lines
 
     async def newest(self) -> int:
-        job = _Log(_FAR, 1)
+        return (await self.page(_FAR, 1)).newest
+
+    async def page(self, since: int, limit: int) -> Page:
+        """Lines after a revision, and which server has them."""
+        job = _Log(since, limit)
         await self._groups.add(job)
-        return job.newest
+        return found_lines(job.rows, since)
 
     async def notify(self) -> None:
         """Wake all who listen for changes."""
@@ -117,8 +119,7 @@ class Reader:
 
     async def _read_log(self, page: _Log) -> None:
         arguments = (page.since, page.since, page.limit)
-        rows = await self._ask(self._statements.read_log, arguments, timed=True)
-        page.newest, page.found = found_lines(rows, page.since)
+        page.rows = await self._ask(self._statements.read_log, arguments, timed=True)
 
     async def _ask(self, query: Query, arguments: Sequence[Any], timed: bool = False) -> list[Row]:
         try:

@@ -2,11 +2,12 @@
 
 import hashlib
 from collections.abc import Sequence
+from typing import LiteralString, NamedTuple
 
 from psycopg.sql import SQL, Composed, Identifier
 
 from fencegate.core.model import LOCKS
-from fencegate.core.ports import Entry, LogEntry
+from fencegate.core.ports import Entry, LogEntry, Unavailable
 from fencegate_lockservice.stores.postgres.link import CLOCK, Row
 from fencegate_lockservice.stores.sql.columns import is_lock
 
@@ -27,12 +28,18 @@ _SCAN_ENTRIES = (
     "ORDER BY key LIMIT %s"
 )
 _READ_LOG = (
-    "SELECT {now}, meta.revision, meta.compacted, line.revision, line.line, line.key, line.event "
+    "SELECT {now}, {server}, meta.revision, meta.compacted, line.revision, line.line, line.key, line.event "
     "FROM {schema}.fencegate_meta AS meta LEFT JOIN {schema}.fencegate_log AS line "
     "ON line.revision > %s AND line.revision <= (SELECT max(revision) FROM ("
     "SELECT revision FROM {schema}.fencegate_log WHERE revision > %s ORDER BY revision, line LIMIT %s) AS page) "
     "WHERE meta.id = 1 ORDER BY line.revision, line.line"
 )
+SERVER: LiteralString = (
+    "(SELECT system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) FROM pg_control_system())"
+)
+"""Which server this is, and on which timeline: a standby that is promoted begins another one."""
+NO_SERVER: LiteralString = "''"
+"""Where it can't be told."""
 _COMMIT = "SELECT * FROM {schema}.fencegate_commit_1(%s::bigint[], %s, %s, %s::json, %s::json, %s::json)"
 
 
@@ -42,19 +49,20 @@ class Statements:
     def __init__(self) -> None:
         self.use("public")
 
-    def use(self, schema: str) -> None:
+    def use(self, schema: str, server: LiteralString = SERVER) -> None:
+        """`server` is what tells one server from another."""
         self.channel = f"fencegate_{hashlib.md5(schema.encode(), usedforsecurity=False).hexdigest()}"
         self.load = _in(schema, _LOAD)
         self.scan_locks = _in(schema, _SCAN_LOCKS)
         self.scan_entries = _in(schema, _SCAN_ENTRIES)
-        self.read_log = _in(schema, _READ_LOG)
+        self.read_log = _in(schema, _READ_LOG, server)
         self.commit = _in(schema, _COMMIT)
         self.notify = SQL("SELECT pg_notify(%s, '')").format()
 
 
-def _in(schema: str, statement: str) -> Composed:
+def _in(schema: str, statement: LiteralString, server: LiteralString = "") -> Composed:
     name = Identifier(schema.replace("%", "%%"))  # the driver looks for its placeholders in names too
-    return SQL(statement).format(schema=name, now=SQL(CLOCK))  # made above, of our own text
+    return SQL(statement).format(schema=name, now=SQL(CLOCK), server=SQL(server))
 
 
 def split_keys(keys: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -90,10 +98,20 @@ def successor(prefix: str) -> str | None:
     return None
 
 
-def found_lines(rows: Sequence[Row], since: int) -> tuple[int, list[LogEntry] | None]:
-    """The newest revision, and the lines after `since`; None instead when they are gone, or never were."""
-    _, newest, compacted, *_ = rows[0]
+class Page(NamedTuple):
+    """What was found in the change log."""
+
+    server: str
+    newest: int
+    lines: list[LogEntry] | None
+    """None when those that were asked for are gone, or never were."""
+
+
+def found_lines(rows: Sequence[Row], since: int) -> Page:
+    if not rows:
+        raise Unavailable("the tables of the store were emptied: fencegate_meta has lost its row")
+    _, server, newest, compacted, *_ = rows[0]
     if since < compacted or since > newest:
-        return newest, None
-    lines = (row[3:] for row in rows if row[3] is not None)
-    return newest, [LogEntry(revision, line, key, event.encode()) for revision, line, key, event in lines]
+        return Page(server, newest, None)
+    lines = (row[4:] for row in rows if row[4] is not None)
+    return Page(server, newest, [LogEntry(revision, n, key, event.encode()) for revision, n, key, event in lines])

@@ -11,7 +11,7 @@ from psycopg.sql import SQL, Identifier
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Finding, Unavailable
 from fencegate_lockservice.stores.postgres.link import Connection, in_one_line
-from fencegate_lockservice.stores.postgres.reading import Statements
+from fencegate_lockservice.stores.postgres.reading import NO_SERVER, SERVER, Statements
 from fencegate_lockservice.stores.postgres.url import Target
 
 OPEN_WITHIN_S = 10.0
@@ -40,6 +40,7 @@ async def prepare(target: Target, statements: Statements) -> None:
         async with asyncio.timeout(OPEN_WITHIN_S), await connect(target) as connection:
             schema = await _fitting_schema(target, connection)
             found = await _migration(connection, schema)
+            server = SERVER if await _tells_itself_apart(connection) else NO_SERVER
         if found != NEWEST_MIGRATION:
             if found is not None and found > NEWEST_MIGRATION:
                 raise UnsafeConfiguration(
@@ -48,7 +49,7 @@ async def prepare(target: Target, statements: Statements) -> None:
             await asyncio.to_thread(_migrate, target, schema)
     except (psycopg.Error, OSError, TimeoutError) as error:
         raise _explained(target, error) from None
-    statements.use(schema)
+    statements.use(schema, server)
 
 
 async def _fitting_schema(target: Target, connection: Connection) -> str:
@@ -69,6 +70,15 @@ async def _fitting_schema(target: Target, connection: Connection) -> str:
     if wrong:
         raise UnsafeConfiguration(f"{target.server} can't be used: {wrong}")
     return str(schema)
+
+
+async def _tells_itself_apart(connection: Connection) -> bool:
+    """Any role may ask, unless somebody has forbidden it; what only speaks the protocol may not know."""
+    try:
+        await connection.execute(SQL("SELECT {}").format(SQL(SERVER)))
+    except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.InternalError):
+        return False
+    return True
 
 
 async def _migration(connection: Connection, schema: str) -> str | None:

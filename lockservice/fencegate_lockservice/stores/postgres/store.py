@@ -4,7 +4,7 @@ No connection has state of its own, so a transaction-pooling proxy may stand in 
 """
 
 import asyncio
-import contextlib
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 import psycopg
@@ -27,6 +27,8 @@ from fencegate_lockservice.stores.server_time import ServerTime
 AT_ONCE = 2
 """While one group is flushed, the next is judged."""
 PULSE_S = 5.0
+
+log = logging.getLogger("fencegate.store.postgresql")
 
 
 def make_store(url: str, clock: Clock) -> "PostgresStore":
@@ -81,8 +83,12 @@ class PostgresStore:
         while True:
             await asyncio.sleep(PULSE_S)
             if self._time.is_stale():
-                with contextlib.suppress(Unavailable):
+                try:
                     await self._reader.newest()
+                except Unavailable as error:
+                    log.debug("the server does not tell its time: %s", error)
+                except Exception:  # it must go on, or the time would never be known again
+                    log.exception("the server can't be asked for its time")
 
     async def inspect(self) -> Sequence[Finding]:
         return await postgres_server.inspect(self._target)

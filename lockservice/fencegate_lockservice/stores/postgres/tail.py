@@ -32,6 +32,7 @@ class Tail:
         self._reader = reader
         self._statements = statements
         self._news = asyncio.Event()
+        self._server: str | None = None
         self._connection: Connection | None = None
         self._busy = False
         self._ending = False
@@ -43,14 +44,17 @@ class Tail:
         self._news.set()
 
     async def lines(self, since: int) -> AsyncIterator[Sequence[LogEntry] | None]:
-        """Whole revisions as they come; None, and no more, when those after `since` are gone."""
+        """Whole revisions as they come; None, and no more, when those after `since` are gone, or it is another server
+        that has them: it may have lost some that were told, and have given their numbers to others."""
         listening: asyncio.Task[None] | None = None
         pause_s = SHORTEST_S
         try:
             while True:
                 self._news.clear()
-                found = await self._reader.read_log(since, PAGE)
-                if found is None:
+                page = await self._reader.page(since, PAGE)
+                known, self._server = self._server, page.server
+                found = page.lines
+                if found is None or known not in (None, page.server):
                     yield None
                     return
                 if listening is None:  # not before the server has answered: while it is down, one who tries is enough

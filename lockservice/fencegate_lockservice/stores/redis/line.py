@@ -30,6 +30,10 @@ log = logging.getLogger("fencegate.store.redis")
 pack = cast(Callable[[tuple[str | bytes | int, ...]], bytes], hiredis.pack_command)
 
 
+class Overloaded(Unavailable):
+    """It was not sent, since too much is under way already: that says nothing of the server."""
+
+
 class Asked:
     """A command, and where its answer is awaited. `hear` is given this and the answer (or an hiredis.ReplyError)."""
 
@@ -90,8 +94,11 @@ class Line(asyncio.Protocol):
     def ask(self, packed: bytes, future: "asyncio.Future[Any]", hear: Hear, *, writes: bool = False) -> None:
         """Send a packed command. When the connection breaks before the answer, one that `writes` is Ambiguous."""
         asked = Asked(packed, future, hear, self._clock.monotonic_us(), writes=writes)
-        if self.why or self._bytes > MAX_BYTES or len(self._sent) + len(self._gathered) > MAX_UNDER_WAY:
-            asked.failed(Unavailable(self.why or "too much waits for an answer of the store already"))
+        if self.why:
+            asked.failed(Unavailable(self.why))
+            return
+        if self._bytes > MAX_BYTES or len(self._sent) + len(self._gathered) > MAX_UNDER_WAY:
+            asked.failed(Overloaded("too much waits for an answer of the store already"))
             return
         self._send(asked)
 
@@ -230,7 +237,11 @@ async def dial(address: Address, clock: Clock, lost: Callable[[Line], None]) -> 
 async def _greet(line: Line, address: Address) -> None:
     if address.password:
         user = (address.username,) if address.username else ()
-        await line.call("AUTH", *user, address.password)
+        try:
+            await line.call("AUTH", *user, address.password)
+        except hiredis.ReplyError as error:  # its whole text may hold what was sent
+            why = str(error).partition(" ")[0]
+            raise Unavailable(f"the server refuses the user or the password ({why})") from None
     if address.db:
         await line.call("SELECT", address.db)
     with suppress(hiredis.ReplyError):  # some proxies don't know it, and it is for people only

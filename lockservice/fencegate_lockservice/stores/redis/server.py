@@ -11,7 +11,7 @@ from fencegate.clock import Clock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Unavailable
 from fencegate.loop import running_loop
-from fencegate_lockservice.stores.redis.line import Asked, Line, dial, hear_plainly, pack
+from fencegate_lockservice.stores.redis.line import Asked, Line, Overloaded, dial, hear_plainly, pack
 from fencegate_lockservice.stores.redis.script import ENTER, SCRIPTS, Script, code_of, failure_of, is_elsewhere
 from fencegate_lockservice.stores.redis.settings import fields
 from fencegate_lockservice.stores.redis.url import Address
@@ -237,6 +237,8 @@ class Server:
         try:
             self._server_id = await self._identify(line)
             await self.enter()
+        except Overloaded:  # by ourselves: to hang up would make all that is under way ambiguous
+            return
         except Exception as error:  # also when it is out of reach, which is known then
             line.drop(str(error))
 

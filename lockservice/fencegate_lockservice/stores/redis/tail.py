@@ -41,6 +41,8 @@ class Tail:
                 now = self._server.reign
                 if rows is None or redis_log.has_break(rows) or (now is not None and now.id != reign.id):
                     yield None
+                    now = self._server.reign  # as it was asked for since: who follows need not be told of it twice
+                    self._reign = now.id if now is not None else None
                     return
                 if not rows:
                     continue

@@ -19,6 +19,7 @@ from fencegate_lockservice.stores.zookeeper import wire
 from fencegate_lockservice.stores.zookeeper.connection import Connection, Lost
 from fencegate_lockservice.stores.zookeeper.entries import Entries, Passing
 from fencegate_lockservice.stores.zookeeper.line import Line
+from fencegate_lockservice.stores.zookeeper.pulse import Pulse
 from fencegate_lockservice.stores.zookeeper.wire import Refused
 
 SPAN_S = 60
@@ -39,11 +40,12 @@ _decode = msgspec.json.Decoder(list[Passing]).decode
 class Forgetting:
     """See the head of this file."""
 
-    def __init__(self, root: str, acl: bytes, line: Line, entries: Entries, clock: Clock) -> None:
+    def __init__(self, root: str, acl: bytes, line: Line, entries: Entries, pulse: Pulse, clock: Clock) -> None:
         self.path = f"{root}/until"
         self._acl = acl
         self._line = line
         self._entries = entries
+        self._pulse = pulse
         self._clock = clock
         self._name = clock.random_id(6)
         self._count = 0
@@ -113,8 +115,14 @@ class Forgetting:
             except Exception:  # it must not end, or the store would grow for ever
                 log.exception("what is past its time can't be forgotten")
 
-    async def _forget_own(self) -> None:
+    def _ready(self) -> Connection:
+        """Unavailable also when our clock is off: what it calls past would be lost to all replicas."""
         connection = self._line.connection
+        self._pulse.time.now()
+        return connection
+
+    async def _forget_own(self) -> None:
+        connection = self._ready()
         now_us = self._clock.now_us()
         while self._noted and self._noted[0][0] <= now_us:
             due = [heappop(self._noted)]
@@ -129,7 +137,7 @@ class Forgetting:
 
     async def _forget_overdue(self) -> None:
         """Those of others, who should have done it long ago."""
-        connection = self._line.connection
+        connection = self._ready()
         folders, _ = await connection.children(self.path)
         past_s = self._clock.now_us() // 1_000_000 - OVERDUE_S
         for folder in sorted(folder for folder in folders if int(folder) < past_s):

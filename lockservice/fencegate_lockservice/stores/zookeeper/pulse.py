@@ -20,7 +20,7 @@ class Pulse:
     def __init__(self, root: str, clock: Clock) -> None:
         self.path = f"{root}/pulse"
         self._clock = clock
-        self.time = ServerTime(clock, "the ZooKeeper leader")
+        self.time = ServerTime(clock, "the ZooKeeper leader", clock.now_us)  # tokens follow it
         self._last: tuple[Connection, int, Future[Stat]] | None = None
 
     def beat(self, connection: Connection) -> Future[Stat]:

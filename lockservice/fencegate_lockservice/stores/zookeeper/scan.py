@@ -52,10 +52,13 @@ class Scanner:
         kinds, _ = await connection.children(self._entries.path)
         places = [(kind, shard) for kind in names.kinds_for(prefix, kinds) for shard in names.shards_for(prefix)]
         paths = [self._entries.folder(kind, shard) for kind, shard in places]
-        looks = [connection.exists(path) if path in self._folders else None for path in paths]
+        # Another scan may let go of any of them while this one waits.
+        before = {path: self._folders[path] for path in paths if path in self._folders}
+        looks = [connection.exists(path) if path in before else None for path in paths]
         stale = []
         for (kind, _), path, look in zip(places, paths, looks, strict=True):
-            if look is None or (await look).pzxid != self._folders[path][0]:
+            if look is None or (await look).pzxid != before[path][0]:
+                before.pop(path, None)
                 stale.append((kind, path, connection.children(path)))
         listed: dict[str, list[bytes]] = {}
         for kind, path, listing in stale:
@@ -67,8 +70,9 @@ class Scanner:
                 continue
             listed[path] = sorted(names.key_of(kind, name) for name in children)
             self._keep(path, stat.pzxid, listed[path])
-        known = self._folders
-        return [listed[path] if path in listed else known[path][1] for path in paths if path in listed or path in known]
+        return [
+            listed[path] if path in listed else before[path][1] for path in paths if path in listed or path in before
+        ]
 
     def _keep(self, path: str, pzxid: int, keys: list[bytes]) -> None:
         _, before = self._folders.pop(path, (0, []))

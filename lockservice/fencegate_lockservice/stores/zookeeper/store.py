@@ -56,7 +56,7 @@ class ZooKeeperStore:
         self._log = SegmentedLog(root, acl, clock)
         self._line = Line(address, clock, self._prepare, self._on_event, self._on_lost)
         self._tail = Tail(self._line, self._pulse, self._log)
-        self._forgetting = Forgetting(root, acl, self._line, self._entries, clock)
+        self._forgetting = Forgetting(root, acl, self._line, self._entries, self._pulse, clock)
         self._commits = Commits(self._line, self._entries, self._log, self._tail, self._forgetting)
         self._following = Following(self._tail.follow, self._tail.newest, self._tail.read_log)
         self._timing: asyncio.Task[None] | None = None

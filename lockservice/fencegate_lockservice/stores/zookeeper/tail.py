@@ -52,6 +52,7 @@ class Tail:
         self._moved.set()
 
     def on_lost(self) -> None:
+        self._own.clear()  # what is there when we are back may come from a backup
         self._moved.set()
 
     async def follow(self, since: int) -> AsyncIterator[Sequence[LogEntry] | None]:
@@ -109,25 +110,27 @@ class Tail:
                 raise Lost("the connection broke")
 
     async def _find(self, connection: Connection, since: int) -> tuple[int, int]:
-        """Where the line after a revision is, or will be."""
+        """Where the line after a revision is, or will be. Compacted when it is gone, or this revision is in none of the
+        segments: then it is of another past, before a restore."""
         starts = await self._log.segments(connection)
-        segments = [await self._log.read(connection, start) for start in starts[-1:] + starts[:1]]
-        if not starts or since > segments[0].newest(starts[-1]) or since < segments[1].after:
+        if not starts:
             raise Compacted
         start = max((start for start in starts if start <= since), default=starts[0])
+        segment = await self._log.read(connection, start)
+        if since > segment.newest(start) or (since < start and since != segment.after):
+            raise Compacted
         return start, max(0, since + 1 - start)
 
     async def _read(self, connection: Connection, start: int, first: int, end: int) -> list[LogEntry]:
         """All lines from one number to before another. Compacted when one is gone."""
         own = self._own
         path = self._log.segment(start)
-        asked = {
-            number: connection.get(f"{path}/{number:010d}") for number in range(first, end) if start + number not in own
-        }
+        mine = {number: own.pop(start + number) for number in range(first, end) if start + number in own}
+        asked = {number: connection.get(f"{path}/{number:010d}") for number in range(first, end) if number not in mine}
         lines: list[LogEntry] = []
         for number in range(first, end):
-            if number not in asked:
-                lines += own.pop(start + number)
+            if number in mine:
+                lines += mine[number]
                 continue
             try:
                 lines += decode_lines(start + number, (await asked[number])[0])
@@ -148,10 +151,14 @@ class Tail:
             while True:
                 start = self._log.start
                 looking = connection.get(self._log.path)
-                segment = await self._log.read(connection, start)
-                await pulse
-                if int((await looking)[0]) == start:
-                    return segment.newest(start)
+                try:
+                    segment = await self._log.read(connection, start)
+                    await pulse
+                    if int((await looking)[0]) == start:
+                        return segment.newest(start)
+                except Refused as refused:  # it may have been taken away since this replica wrote to it
+                    if refused.code != wire.NO_NODE or int((await looking)[0]) == start:
+                        raise
                 await self._log.look(connection)
         except (Lost, Refused) as error:
             raise Unavailable(f"the change log in ZooKeeper can't be read: {error}") from None
@@ -168,7 +175,7 @@ class Tail:
                 if number < end:
                     lines += await self._read(connection, start, number, end)
                     number = end
-                elif segment.sealed and start != self._log.start:
+                elif segment.sealed and max(await self._log.segments(connection), default=0) > start:
                     start, number = await self._next(connection, start), 0
                 else:
                     break

@@ -66,7 +66,10 @@ def _take_postgresql_lock(connection: Connection) -> None:
 
 
 def _enter_schema(connection: Connection, schema: str) -> None:
-    connection.execute(CreateSchema(schema, if_not_exists=True))
+    # Looked for first: IF NOT EXISTS is refused to whoever may not make one, though it is there.
+    there = connection.scalar(text("SELECT 1 FROM pg_namespace WHERE nspname = :schema"), {"schema": schema})
+    if there is None:
+        connection.execute(CreateSchema(schema, if_not_exists=True))
     quoted = '"' + schema.replace('"', '""') + '"'
     connection.execute(text("SELECT set_config('search_path', :path, true)"), {"path": f"{quoted}, pg_temp"})
 
