@@ -10,15 +10,15 @@ import pytest
 
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Change, Unavailable
-from fencegate_lockservice.stores.redlock.members import Config, NodeSays, identity, judge
+from fencegate_lockservice.stores.redlock.members import Config, NodeSays, identity, judge, strangers
 from fencegate_lockservice.stores.redlock.paxos import (
+    Absent,
     Accept,
     Answer,
     Ballots,
     Beaten,
     Edit,
     Fit,
-    Lost,
     Prepare,
     Proposal,
     Settled,
@@ -47,7 +47,7 @@ class Server:
 
     def hear(self, digest: str, identity: str, asked: Prepare | Accept) -> Answer:
         if (self.says.state, self.says.digest, self.says.identity) != ("voting", digest, identity):
-            return Lost()
+            return Absent()
         return self.register.hear(asked)
 
     def change(self, seen: NodeSays, new: NodeSays) -> bool:
@@ -232,7 +232,7 @@ class Proposer:
         assert self.config is not None
         config = self.config
         for number in range(NODES):
-            answer = None if number in self.voters else Lost()
+            answer = None if number in self.voters else Absent()
             self.world.network.append((self, asked, number, config.digest, config.identities[number], answer))
 
     def hear(self, asked: Prepare | Accept, node: int, answer: Answer) -> None:
@@ -330,3 +330,13 @@ def test_too_few_or_foreign_nodes_are_refused() -> None:
         judge(SEATS, ALL | {3: ALL[2]})
     with pytest.raises(UnsafeConfiguration, match="belongs to the nodes a, b, c"):
         judge(SEATS, ALL | {3: replace(ALL[3], seats=("a", "b", "c"))})
+
+
+def test_nodes_that_belong_to_something_else_than_the_majority_are_strangers() -> None:
+    other = {number: replace(node, deployment="other") for number, node in ALL.items()}
+    assert not strangers(SEATS, ALL | {4: NodeSays()})
+    assert not strangers(SEATS, other)  # all of them were emptied, and somebody has made a store of them
+    assert set(strangers(SEATS, ALL | {1: other[1], 3: replace(ALL[3], seats=("a", "b", "c")), 4: ALL[2]})) == {3, 4}
+    assert set(strangers(SEATS, ALL | {1: other[1], 3: other[3]})) == {1, 3}
+    assert set(strangers(SEATS, {0: ALL[0], 1: other[1], 2: other[2], 3: other[3]})) == {0}
+    assert not strangers(SEATS, {0: ALL[0], 1: ALL[1], 2: other[2], 3: other[3]})  # nobody can tell whose they are

@@ -112,6 +112,15 @@ async def test_nodes_that_want_a_password_are_opened_with_it_and_it_is_never_tol
             assert "WRONGPASS" in str(refusal.value) or "NOAUTH" in str(refusal.value)
 
 
+async def test_a_password_that_a_node_does_not_understand_is_not_told(tmp_path: Path) -> None:
+    with started(tmp_path, 3, *SAFE, "--rename-command", "AUTH", '""') as servers:
+        hosts = address(servers).removeprefix("redlock://")
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Unavailable, match="user or the password") as refusal:
+            patch.setattr(redlock, "OPEN_WITHIN_S", 2.0)
+            await open_store(f"redlock://bob:a-secret@{hosts}")
+        assert "secret" not in str(refusal.value)
+
+
 async def test_many_who_start_at_once_make_one_store(redlock_url: str) -> None:
     stores = await asyncio.gather(*(open_store(redlock_url) for _ in range(8)))
     try:

@@ -1,6 +1,6 @@
 """Brings every register from a majority of the nodes to one that lost its data and does not vote yet."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fencegate.core.ports import Unavailable
@@ -10,6 +10,7 @@ from fencegate_lockservice.stores.redlock.node import COPY, NAMES, READ, Node, P
 from fencegate_lockservice.stores.redlock.polls import poll
 
 PAGE = 200
+READ_AT_ONCE = 16
 AT_ONCE_BYTES = 4_000_000
 WITHIN_S = 5.0
 
@@ -34,7 +35,7 @@ async def names_page(
     there are no more). Unavailable when a majority does not answer."""
     majority = len(nodes) // 2 + 1
     asked = {
-        number: nodes[number].run(
+        number: nodes[number].vote(
             NAMES, [keys.node, keys.index], view.digest, view.identity(number), lower, upper, limit
         )
         for number in view.voters
@@ -63,30 +64,36 @@ async def copy(nodes: Sequence[Node], keys: Keys, view: View, target: int, ident
 async def _copy_some(
     nodes: Sequence[Node], keys: Keys, view: View, target: int, identity: str, names: list[str]
 ) -> None:
-    while names:
-        some = names[:PAGE]
-        held = await _held(nodes, keys, view, some)
-        parts: list[Part] = []
-        size = taken = 0
-        for name, register in zip(some, held, strict=True):
-            parts += [name, *register]
-            size += len(register.value)
-            taken += 1
-            if size > AT_ONCE_BYTES:
-                break
-        registers = [keys.register(name) for name in some[:taken]]
-        asked = nodes[target].run(COPY, [keys.node, keys.index, *registers], identity, *parts)
-        answers = await poll({target: asked}, WITHIN_S)
-        if not answers or answers[target][0] != b"copied":
-            raise Unavailable(f"{nodes[target].seat.name} could not take a copy")
-        names = names[taken:]
+    for start in range(0, len(names), READ_AT_ONCE):
+        some = names[start : start + READ_AT_ONCE]
+        for copied in slices(list(zip(some, await _held(nodes, keys, view, some), strict=True))):
+            registers = [keys.register(name) for name, _ in copied]
+            parts: list[Part] = [part for name, held in copied for part in (name, *held)]
+            asked = nodes[target].run(COPY, [keys.node, keys.index, *registers], identity, *parts)
+            answers = await poll({target: asked}, WITHIN_S)
+            if not answers or answers[target][0] != b"copied":
+                raise Unavailable(f"{nodes[target].seat.name} could not take a copy")
+
+
+def slices(registers: Sequence[tuple[str, Held]]) -> Iterator[list[tuple[str, Held]]]:
+    """All of them, in order, in parts that a node takes at once."""
+    some: list[tuple[str, Held]] = []
+    size = 0
+    for name, held in registers:
+        some.append((name, held))
+        size += len(held.value)
+        if size > AT_ONCE_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 async def _held(nodes: Sequence[Node], keys: Keys, view: View, names: Sequence[str]) -> list[Held]:
     majority = len(nodes) // 2 + 1
     registers = [keys.register(name) for name in names]
     asked = {
-        number: nodes[number].run(READ, [keys.node, *registers], view.digest, view.identity(number))
+        number: nodes[number].vote(READ, [keys.node, *registers], view.digest, view.identity(number))
         for number in view.voters
     }
     answers = await poll(asked, WITHIN_S, lambda heard: sum(a[0] == b"found" for a in heard.values()) >= majority)

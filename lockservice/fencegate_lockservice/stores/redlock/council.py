@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from statistics import median
 
 from fencegate.clock import Clock
 from fencegate.core.errors import FencegateError, UnsafeConfiguration
@@ -17,12 +16,13 @@ from fencegate.loop import running_loop
 from fencegate_lockservice.stores.redlock import members
 from fencegate_lockservice.stores.redlock.copy import copy
 from fencegate_lockservice.stores.redlock.keys import Keys
+from fencegate_lockservice.stores.redlock.looking import Looking
 from fencegate_lockservice.stores.redlock.members import Config, Findings, NodeSays, View
 from fencegate_lockservice.stores.redlock.node import MEMBER, Node
 from fencegate_lockservice.stores.redlock.polls import poll
 from fencegate_lockservice.stores.redlock.witness import Witness
 
-LOOK_WITHIN_S = 2.0
+CHANGE_WITHIN_S = 2.0
 LOOK_EVERY_S = 2.0
 AGAIN_AFTER_S = 0.05
 UNUSABLE_AGAIN_AFTER_S = 0.5
@@ -43,8 +43,8 @@ class Council:
         self._majority = len(nodes) // 2 + 1
         self._view: View | None = None
         self._why = "the store was not opened"
-        self._offsets_us: dict[int, int] = {}
         self._witness = Witness(nodes, keys, clock)
+        self._looking = Looking(nodes, keys, clock, self._witness)
         self._wanted = asyncio.Event()
         self._passed: asyncio.Future[None] | None = None
         self._tending: asyncio.Task[None] | None = None
@@ -57,10 +57,11 @@ class Council:
         view = self._view
         if view is None:
             raise Unavailable(self._why)
-        up = sum(1 for number in view.voters if self._nodes[number].up)
+        up = sum(1 for number in view.voters if self._nodes[number].admitted)
         if up < self._majority:
             count = f"{up} of {len(self._nodes)} nodes can be reached, and it takes a majority"
-            raise Unavailable("; ".join([count, *self._down()]))
+            fresh = [node.seat.name for node in self._nodes if node.up and not node.admitted]
+            raise Unavailable("; ".join([count, *self._down(), *(f"{name}: it has just come back" for name in fresh)]))
         return view
 
     def _down(self) -> list[str]:
@@ -68,7 +69,7 @@ class Council:
 
     def off_us(self) -> int:
         """How far the clocks of the nodes are ahead of ours: the one in the middle."""
-        return int(median(self._offsets_us.values())) if self._offsets_us else 0
+        return self._looking.off_us()
 
     def poke(self) -> None:
         """Look again soon: something is not as it was."""
@@ -86,7 +87,8 @@ class Council:
         try:
             async with asyncio.timeout(within_s):
                 await self._all_up()
-                self._witness.remember(await self._look())  # what they witnessed before they are believed
+                found, _ = await self._looking.look(strict=self._tending is None)
+                self._witness.remember(found)  # what they witnessed before they are believed
                 while self._view is None:
                     with suppress(Unavailable):
                         await self._pass()
@@ -140,8 +142,10 @@ class Council:
     async def _pass(self) -> bool:
         """Look at all nodes and do what has to be done; gives whether nothing is left to do that can be."""
         try:
-            found = await self._look()
+            found, lines = await self._looking.look(strict=self._tending is None)
             forgetful = self._witness.forgetful(found)
+            for number in found:
+                self._nodes[number].admit(lines[number] if number not in forgetful else None)
             self._witness.remember(found)
             findings = members.judge(self._seats, found, forgetful)
             if findings is None:
@@ -161,23 +165,11 @@ class Council:
             self._view = None
             raise
 
-    async def _look(self) -> dict[int, NodeSays]:
-        sent_us = self._clock.now_us()
-        up = [node for node in self._nodes if node.up]
-        times, hashes = await asyncio.gather(
-            poll({node.number: node.call("TIME") for node in up}, LOOK_WITHIN_S),
-            poll({node.number: node.call("HGETALL", self._keys.node) for node in up}, LOOK_WITHIN_S),
-        )
-        middle_us = (sent_us + self._clock.now_us()) // 2
-        for number, (seconds, micros) in times.items():
-            self._offsets_us[number] = int(seconds) * 1_000_000 + int(micros) - middle_us
-        return {number: members.node_of(answer) for number, answer in hashes.items()}
-
     async def _change(self, number: int, seen: NodeSays, **fields: str | bytes | int) -> bool:
         """Change what a node says of itself, if it still says what we saw."""
         parts = [part for pair in fields.items() for part in pair]
         asked = self._nodes[number].run(MEMBER, [self._keys.node], seen.state, seen.identity, seen.digest, *parts)
-        answers = await poll({number: asked}, LOOK_WITHIN_S)
+        answers = await poll({number: asked}, CHANGE_WITHIN_S)
         return bool(answers) and answers[number][0] == b"done"
 
     # --- the first start ---
@@ -229,7 +221,7 @@ class Council:
             return  # look again, and find it copying
         if seen.identity != config.identities[number]:
             config = config.seated(number, seen.identity)
-            found = await self._look()
+            found, _ = await self._looking.look(strict=self._tending is None)
             for other, node in found.items():
                 if node.state == "voting" and node.config is not None:
                     merged = node.config.merged(config)

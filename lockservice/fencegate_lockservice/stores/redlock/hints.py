@@ -11,8 +11,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
 from fencegate.clock import Clock
 from fencegate.core.ports import Changes, LogEntry, Unavailable
 from fencegate.feed import Feed
@@ -20,31 +18,22 @@ from fencegate.loop import running_loop
 from fencegate_lockservice.stores.redlock.keys import Keys
 from fencegate_lockservice.stores.redlock.node import Line, Node, NodeDown
 from fencegate_lockservice.stores.redlock.polls import poll
+from fencegate_lockservice.stores.redlock.untold import KEEP, Lines, Untold
 
-KEEP = 20_000
-"""How many lines a node keeps, and how many of them are remembered here."""
 BLOCK_MS = 2000
 BATCH = 1000
 AGAIN_AFTER_S = 0.1
 DOUBT_AFTER_US = 300_000
-GIVE_UP_AFTER_US = 5_000_000
 CATCH_UP_WITHIN_S = 5.0
+ALL_ANSWER_WITHIN_S = 0.3
+ALL_CATCH_UP_WITHIN_S = 1.0
 
 log = logging.getLogger("fencegate.store.redlock")
 
 Place = tuple[int, int]
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[str, str, list[tuple[str, bytes]]]).decode
-
-Lines = list[tuple[str, bytes]]
 Landed = Callable[[Mapping[str, str]], Awaitable[set[str]]]
 """Which of these commits have landed, each given with its register."""
-
-
-def hint(commit_id: str, register: str, lines: Sequence[tuple[str, bytes]]) -> bytes:
-    """What goes with a value: the lines of the commit that made it."""
-    return _encode((commit_id, register, lines)) if lines else b""
 
 
 class _Tail:
@@ -65,10 +54,7 @@ class Hints:
         self._majority = len(nodes) // 2 + 1
         self._tails = [_Tail(node) for node in nodes]
         self._feed = Feed(clock.now_us() // 1000, self._read_log)
-        self._seen: dict[str, set[int]] = {}
-        """The nodes that told of a commit."""
-        self._untold: dict[str, tuple[int, str, Lines]] = {}
-        """Commits that too few nodes told of yet: since when, of which register, and what there is to tell."""
+        self._untold = Untold(self._majority, clock, self._tell, self.lost)
         self._landed: Landed | None = None
         self._doubting: asyncio.Task[None] | None = None
         self._told: dict[int, None] = {self._feed.revision: None}
@@ -112,20 +98,25 @@ class Hints:
     async def _caught_up(self) -> None:
         """Wait until all is told here that the nodes were told before we asked."""
         asked = {tail.node.number: _newest(tail.node, self._keys) for tail in self._tails if tail.node.up}
-        answers = await poll(asked, CATCH_UP_WITHIN_S)
+        answers = await poll(asked, CATCH_UP_WITHIN_S, lambda heard: len(heard) >= self._majority)
+        if len(answers) < len(asked):
+            answers |= await poll(asked, ALL_ANSWER_WITHIN_S)
         if len(answers) < self._majority:
             raise Unavailable("a majority of the nodes does not tell of changes")
         places = {number: _place_of(answer) for number, answer in answers.items()}
 
-        def reached() -> bool:
-            there = [self._tails[number].place for number in places]
-            return self._closed or all(
-                place is not None and place >= places[number] for number, place in zip(places, there, strict=True)
-            )
+        def reached(number: int) -> bool:
+            there = self._tails[number].place
+            return there is not None and there >= places[number]
+
+        async def until(enough: int, within_s: float) -> None:
+            async with asyncio.timeout(within_s), self._moved:
+                await self._moved.wait_for(lambda: self._closed or sum(map(reached, places)) >= enough)
 
         try:
-            async with asyncio.timeout(CATCH_UP_WITHIN_S), self._moved:
-                await self._moved.wait_for(reached)
+            with suppress(TimeoutError):  # all of them, for then nothing is left to be found by `_doubt`
+                await until(len(places), ALL_CATCH_UP_WITHIN_S)
+            await until(self._majority, CATCH_UP_WITHIN_S)
         except TimeoutError:
             raise Unavailable("the changes of the nodes can't be read") from None
         if self._closed:
@@ -141,7 +132,7 @@ class Hints:
                     await self._read(tail, line)
                 finally:
                     line.abort()
-            except NodeDown:
+            except (NodeDown, TimeoutError):
                 pass  # who votes tells of it
             except Exception:  # it must not end, or this node would never be heard again
                 log.exception("the changes of %s can't be read", tail.node.seat.name)
@@ -168,8 +159,9 @@ class Hints:
 
     async def _resume(self, tail: _Tail, line: Line) -> None:
         """Find out whether what comes next is still there; begin with what is newest if it is not."""
-        oldest = await line.call("XRANGE", self._keys.changes, "-", "+", "COUNT", 1)
-        newest = await line.call("XREVRANGE", self._keys.changes, "+", "-", "COUNT", 1)
+        async with asyncio.timeout(CATCH_UP_WITHIN_S):
+            oldest = await line.call("XRANGE", self._keys.changes, "-", "+", "COUNT", 1)
+            newest = await line.call("XREVRANGE", self._keys.changes, "+", "-", "COUNT", 1)
         first = tail.place is None
         if tail.place is None or _place_of(newest) < tail.place or (oldest and _place_of(oldest) > tail.place > (0, 0)):
             tail.place = _place_of(newest)
@@ -181,47 +173,20 @@ class Hints:
     # --- all of them ---
 
     def _heard(self, number: int, packed: bytes) -> None:
-        commit_id, register, lines = _decode(packed)
-        nodes = self._seen.get(commit_id)
-        if nodes is None:
-            nodes = self._seen[commit_id] = set()
-            self._untold[commit_id] = (self._clock.monotonic_us(), register, lines)
-            self._bound()
-        nodes.add(number)
-        if len(nodes) >= self._majority:
-            self._tell(commit_id)
-        elif self._doubting is None:
+        self._untold.heard(number, packed)
+        if self._untold and self._doubting is None:
             self._doubting = running_loop().create_task(self._doubt())
 
-    def _tell(self, commit_id: str) -> None:
-        found = self._untold.pop(commit_id, None)
-        if found is not None:
-            revision = self._next()
-            self._feed.publish([LogEntry(revision, at, key, event) for at, (key, event) in enumerate(found[2])])
-
-    def _bound(self) -> None:
-        if len(self._seen) > KEEP:
-            for old in list(self._seen)[: KEEP // 4]:
-                del self._seen[old]
-                if self._untold.pop(old, None) is not None:
-                    self.lost()
-
-    def _give_up(self) -> None:
-        """What is not found after so long never landed; or so much came after it that nobody can tell."""
-        before_us = self._clock.monotonic_us() - GIVE_UP_AFTER_US
-        old = [commit_id for commit_id, found in self._untold.items() if found[0] <= before_us]
-        for commit_id in old:
-            del self._untold[commit_id]
-        if old:
-            self.lost()
+    def _tell(self, lines: Lines) -> None:
+        revision = self._next()
+        self._feed.publish([LogEntry(revision, at, key, event) for at, (key, event) in enumerate(lines)])
 
     async def _doubt(self) -> None:
         """Look for what too few nodes tell of: it may have landed all the same."""
         try:
             while self._untold:
                 await asyncio.sleep(DOUBT_AFTER_US / 1_000_000)
-                before_us = self._clock.monotonic_us() - DOUBT_AFTER_US
-                old = {name: found[1] for name, found in self._untold.items() if found[0] <= before_us}
+                old = self._untold.older_than(DOUBT_AFTER_US)
                 if not old:
                     continue
                 assert self._landed is not None
@@ -229,8 +194,8 @@ class Hints:
                     landed = await self._landed(old)
                     for commit_id in old:
                         if commit_id in landed:
-                            self._tell(commit_id)
-                    self._give_up()
+                            self._untold.landed(commit_id)
+                    self._untold.give_up()
         finally:
             self._doubting = None
 

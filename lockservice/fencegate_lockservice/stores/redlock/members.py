@@ -150,6 +150,22 @@ class Findings:
     """They lost their data, and have to copy that of the others first."""
 
 
+def strangers(seats: Sequence[str], found: Mapping[int, NodeSays]) -> dict[int, str]:
+    """The nodes that belong to something else than the majority does, and why. None when there is no majority."""
+    strange: dict[int, str] = {}
+    for number, node in found.items():
+        try:
+            _belongs(seats, number, node)
+        except UnsafeConfiguration as error:
+            strange[number] = str(error)
+    voting = {number: node for number, node in found.items() if node.state == "voting" and number not in strange}
+    stores = [node.deployment for node in voting.values()]
+    for number, node in voting.items():
+        if any(stores.count(other) > len(seats) // 2 for other in stores if other != node.deployment):
+            strange[number] = f"{seats[number]} belongs to another store than most nodes do; empty it"
+    return strange
+
+
 def judge(
     seats: Sequence[str], found: Mapping[int, NodeSays], forgetful: frozenset[int] = frozenset()
 ) -> Findings | None:

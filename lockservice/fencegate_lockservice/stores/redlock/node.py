@@ -39,6 +39,10 @@ class NodeDown(Exception):
     """The node can't be reached, does not answer, or refuses."""
 
 
+class Refusal(NodeDown):
+    """It answered that it won't."""
+
+
 class Script:
     """A Lua script beside this module, known to a node by its digest."""
 
@@ -77,7 +81,7 @@ class Line(asyncio.Protocol):
                 if future.done():
                     continue
                 if isinstance(answer, hiredis.ReplyError):
-                    _fail(future, str(answer))
+                    _fail(future, str(answer), Refusal)
                     self._refused(str(answer))
                 else:
                     future.set_result(answer)
@@ -123,7 +127,11 @@ class Line(asyncio.Protocol):
 
 
 class Node:
-    """One node of the store: connected again and again, for as long as it is wanted."""
+    """One node of the store: connected again and again, for as long as it is wanted.
+
+    Behind a new line there may be a node that was restored and forgot its votes. So a line carries votes and what is
+    read of registers only after it was `admitted`, when somebody has looked at what the node says over it.
+    """
 
     def __init__(self, number: int, seat: Seat, settings: Settings, clock: Clock, moved: Callable[[], None]) -> None:
         self.number = number
@@ -133,11 +141,24 @@ class Node:
         self._clock = clock
         self._moved = moved
         self._line: Line | None = None
+        self._admitted: Line | None = None
         self._running: asyncio.Task[None] | None = None
 
     @property
     def up(self) -> bool:
         return self._line is not None
+
+    @property
+    def line(self) -> Line | None:
+        return self._line
+
+    @property
+    def admitted(self) -> bool:
+        return self._line is not None and self._admitted is self._line
+
+    def admit(self, line: Line | None) -> None:
+        """Let it vote over this line, unless there is another one by now."""
+        self._admitted = line if line is self._line else None
 
     def start(self) -> None:
         self._running = running_loop().create_task(self._run())
@@ -156,6 +177,12 @@ class Node:
     def run(self, script: Script, keys: list[str], *arguments: Part) -> "asyncio.Future[Any]":
         return self.call("EVALSHA", script.digest, len(keys), *keys, *arguments)
 
+    def vote(self, script: Script, keys: list[str], *arguments: Part) -> "asyncio.Future[Any]":
+        """Run a script that counts on what the node remembers."""
+        if self._line is not None and not self.admitted:
+            return _fail(running_loop().create_future(), "it was not looked at since it is back")
+        return self.run(script, keys, *arguments)
+
     async def connect(self) -> Line:
         """A line of its own, ready to be used: for commands that hold one up."""
         loop = running_loop()
@@ -166,7 +193,7 @@ class Node:
                 _, line = await loop.create_connection(Line, seat.host, seat.port, ssl=tls)
                 try:
                     if settings.password:
-                        await line.call("AUTH", *([settings.user] if settings.user else []), settings.password)
+                        await self._log_in(line, settings.password)
                     if settings.database:
                         await line.call("SELECT", settings.database)
                     await asyncio.gather(*(line.call("SCRIPT", "LOAD", script.text) for script in SCRIPTS))
@@ -176,6 +203,12 @@ class Node:
         except (OSError, TimeoutError) as error:
             raise NodeDown(str(error) or "it does not answer") from None
         return line
+
+    async def _log_in(self, line: Line, password: str) -> None:
+        try:
+            await line.call("AUTH", *([self._settings.user] if self._settings.user else []), password)
+        except Refusal as error:  # its whole text may hold what was sent
+            raise NodeDown(f"it refuses the user or the password ({str(error).partition(' ')[0]})") from None
 
     async def _run(self) -> None:
         backoff_s = FIRST_BACKOFF_S
@@ -193,15 +226,15 @@ class Node:
             try:
                 await _until_lost(line)
             finally:
-                self._line = None
+                self._line = self._admitted = None
                 line.abort()
             self.error = "the line was cut"
             log.warning("the line to %s was cut", self.seat.name)
             self._moved()
 
 
-def _fail(future: "asyncio.Future[Any]", error: str) -> "asyncio.Future[Any]":
-    future.set_exception(NodeDown(error))
+def _fail(future: "asyncio.Future[Any]", error: str, kind: type[NodeDown] = NodeDown) -> "asyncio.Future[Any]":
+    future.set_exception(kind(error))
     future.exception()  # whoever asked may have its majority already, and not look
     return future
 

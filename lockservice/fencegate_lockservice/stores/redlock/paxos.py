@@ -10,7 +10,8 @@ accepted is seen by every later proposer.
 - A node that accepts a ballot promises the proposer's next one in the same step. So whoever wrote a register last
   writes it again in one round (`Standing`).
 - A value that only a minority accepted may be taken up by anybody later. So a proposal that was sent and not accepted
-  by a majority is neither done nor refused, until a later value is there which tells of its past (`Edit.judge`).
+  by a majority is neither done nor refused, until a later value is there which tells of its past (`Edit.judge`); or
+  all nodes said that they did nothing. That rests on an Accept reaching a node once at most, as it does on one line.
 """
 
 from collections.abc import Callable
@@ -73,10 +74,14 @@ class Refused(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The node did not answer, or does not vote."""
+    """The node did not answer: it may have done what it was asked."""
 
 
-Answer = Promised | Accepted | Refused | Lost
+class Absent(NamedTuple):
+    """The node was not asked, or said that it does not vote for us: it did nothing."""
+
+
+Answer = Promised | Accepted | Refused | Lost | Absent
 
 
 # --- a proposal ------------------------------------------------------------------------------------------------------
@@ -98,6 +103,9 @@ class Edit(Protocol):
 
     def apply(self, value: bytes | None) -> tuple[bytes, bytes]:
         """The new value, and the hint that goes with it. From now on, others may come to see it."""
+
+    def withdraw(self) -> None:
+        """What was applied last was accepted by no node, and never will be."""
 
 
 class Standing(NamedTuple):
@@ -136,44 +144,62 @@ class Proposal:
         self._yes: set[int] = set()
         self._no: set[int] = set()
         self._rivals = False
+        self._over = False
+        self._own = False
+        """Whether what was asked for last is the edit itself."""
+        self._untouched = True
+        """Whether all who answered said that they did nothing."""
         self._outcome = Fit.THERE
 
     def begin(self, standing: Standing | None = None) -> Prepare | Accept:
         """The first message; and the next after having been beaten."""
         if standing is not None and self._edit.judge(standing.value) is Fit.FITS:
-            return self._write(standing.ballot, *self._edit.apply(standing.value))
+            return self._write_own(standing.ballot, standing.value)
         return self._ask(Prepare(self._ballots.next()))
 
     def hear(self, asked: Prepare | Accept, node: int, answer: Answer) -> Step | None:
         """What a node said to `asked`. Gives what to do next, once that is clear."""
-        if asked is not self._asked or node in self._yes or node in self._no:
+        if asked is not self._asked or self._over or node in self._yes or node in self._no:
             return None  # too late to matter, or told twice
-        if len(self._yes) >= self._majority or len(self._no) > self._nodes - self._majority:
-            return None
         if isinstance(answer, Refused):
             self._rivals = True
             self._ballots.saw(answer.promised)
-        if isinstance(answer, Refused | Lost):
+        if not isinstance(answer, Refused | Absent) or _is_for(answer, asked):
+            self._untouched = False
+        if isinstance(answer, Refused | Lost | Absent):
             self._no.add(node)
-            return Beaten(self._rivals) if len(self._no) > self._nodes - self._majority else None
+            return self._beaten()
         self._yes.add(node)
         if isinstance(answer, Promised):
             self._promises.append(answer)
         if len(self._yes) < self._majority:
-            return None
+            return self._beaten()
+        self._over = True
         return self._promised(asked) if isinstance(asked, Prepare) else self._accepted(asked)
 
     def hurry(self, asked: Prepare | Accept) -> Beaten | None:
         """Some nodes stay silent. Where others have refused, it is better to ask anew than to wait for those."""
-        undecided = len(self._yes) < self._majority and len(self._no) <= self._nodes - self._majority
-        return Beaten(True) if asked is self._asked and self._rivals and undecided else None
+        if asked is not self._asked or self._over or not self._rivals:
+            return None
+        self._over = True
+        return Beaten(True)
+
+    def _beaten(self) -> Beaten | None:
+        if len(self._no) <= self._nodes - self._majority:
+            return None
+        if self._own and self._untouched and self._rivals:
+            if len(self._no) < self._nodes:
+                return None  # it is worth while to hear the others: if they refuse too, it surely never landed
+            self._edit.withdraw()
+        self._over = True
+        return Beaten(self._rivals)
 
     def _promised(self, asked: Prepare) -> Step:
         newest = max(self._promises, key=lambda promise: promise.ballot)
         value = newest.value if newest.ballot != NONE else None
         fit = self._edit.judge(value)
         if fit is Fit.FITS:
-            return self._write(asked.ballot, *self._edit.apply(value))
+            return self._write_own(asked.ballot, value)
         if all(promise.ballot == newest.ballot for promise in self._promises):
             return Settled(fit, Standing(asked.ballot, value))
         # Only some have it: it counts when a majority does, and others would find it or not by chance until then.
@@ -182,7 +208,12 @@ class Proposal:
     def _accepted(self, asked: Accept) -> Settled:
         return Settled(self._outcome, Standing(asked.next_ballot, asked.value))
 
-    def _write(self, ballot: str, value: bytes, hint: bytes, outcome: Fit = Fit.THERE) -> Accept:
+    def _write_own(self, ballot: str, value: bytes | None) -> Accept:
+        accept = self._write(ballot, *self._edit.apply(value), Fit.THERE)
+        self._own = True
+        return accept
+
+    def _write(self, ballot: str, value: bytes, hint: bytes, outcome: Fit) -> Accept:
         self._outcome = outcome
         accept = Accept(ballot, self._ballots.next(), value, hint)
         self._ask(accept)
@@ -190,8 +221,14 @@ class Proposal:
 
     def _ask(self, asked: Prepare | Accept) -> Prepare | Accept:
         self._asked = asked
-        self._promises, self._yes, self._no, self._rivals = [], set(), set(), False
+        self._promises, self._yes, self._no = [], set(), set()
+        self._rivals, self._over, self._own, self._untouched = False, False, False, True
         return asked
+
+
+def _is_for(answer: Refused | Absent, asked: Prepare | Accept) -> bool:
+    """Whether what was promised is the ballot that comes after this: then the node accepted it, and was asked twice."""
+    return isinstance(answer, Refused) and isinstance(asked, Accept) and answer.promised == asked.next_ballot
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

@@ -72,6 +72,9 @@ class Identity:
     def apply(self, value: bytes | None) -> tuple[bytes, bytes]:
         raise AssertionError("there is nothing to apply")
 
+    def withdraw(self) -> None:
+        raise AssertionError("nothing was applied")
+
 
 class Commit:
     """The edit that compares versions and writes entries, once."""
@@ -84,6 +87,7 @@ class Commit:
         self._now_us = now_us
         self._base: str | None = None
         """The commit that made what this was last applied to ('' for nothing at all)."""
+        self._base_before: str | None = None
 
     @property
     def proposed(self) -> bool:
@@ -102,7 +106,7 @@ class Commit:
 
     def apply(self, value: bytes | None) -> tuple[bytes, bytes]:
         register = decode(value)
-        self._base = register.commits[0] if register.commits else ""
+        self._base, self._base_before = register.commits[0] if register.commits else "", self._base
         entries = register.live(self._now_us)
         for change in self._changes:
             if change.compare_only:
@@ -113,6 +117,9 @@ class Commit:
         _bound(entries, self._register)
         commits = (self._id, *register.commits[: RECENT - 1])
         return encode(Register(commits, entries)), self._hint
+
+    def withdraw(self) -> None:
+        self._base = self._base_before
 
 
 def _version(entries: Mapping[str, Kept], name: str) -> str | None:

@@ -22,12 +22,13 @@ from fencegate.core.ports import (
 )
 from fencegate.loop import running_loop
 from fencegate_lockservice.stores.redlock.council import Council
-from fencegate_lockservice.stores.redlock.hints import Hints, hint
+from fencegate_lockservice.stores.redlock.hints import Hints
 from fencegate_lockservice.stores.redlock.inspect import inspect
 from fencegate_lockservice.stores.redlock.keys import Keys
 from fencegate_lockservice.stores.redlock.node import Node
 from fencegate_lockservice.stores.redlock.paxos import Fit
 from fencegate_lockservice.stores.redlock.register import MAX_SETTLED, MAX_VALUE, Commit, decode, found_in, register_of
+from fencegate_lockservice.stores.redlock.untold import hint
 from fencegate_lockservice.stores.redlock.url import Settings, parse
 from fencegate_lockservice.stores.redlock.voting import Voting
 from fencegate_lockservice.stores.server_time import MAX_OFF_US, clocks_differ
@@ -155,7 +156,8 @@ class RedlockStore:
         if any(change.value is not None and len(change.value) > MAX_VALUE for change in changes):
             raise Unavailable(f"this store takes values of up to {MAX_VALUE} bytes")
         commit_id = self._clock.random_id(8)
-        edit = Commit(register, changes, hint(commit_id, register, log), commit_id, self._clock.now_us())
+        now_us = self._clock.now_us()
+        edit = Commit(register, changes, hint(commit_id, register, log, now_us), commit_id, now_us)
         try:
             fit = (await voting.settle(register, edit)).fit
         except (TimeoutError, Unavailable) as error:

@@ -12,11 +12,11 @@ from fencegate.core.ports import Unavailable
 from fencegate.loop import running_loop
 from fencegate_lockservice.stores.redlock.copy import names_page
 from fencegate_lockservice.stores.redlock.council import Council
-from fencegate_lockservice.stores.redlock.hints import KEEP
 from fencegate_lockservice.stores.redlock.keys import Keys
 from fencegate_lockservice.stores.redlock.members import View
 from fencegate_lockservice.stores.redlock.node import ACCEPT, PREPARE, READ, Node
 from fencegate_lockservice.stores.redlock.paxos import (
+    Absent,
     Accept,
     Accepted,
     Answer,
@@ -34,6 +34,7 @@ from fencegate_lockservice.stores.redlock.paxos import (
 )
 from fencegate_lockservice.stores.redlock.polls import poll
 from fencegate_lockservice.stores.redlock.register import Identity
+from fencegate_lockservice.stores.redlock.untold import KEEP
 
 SETTLE_WITHIN_S = 5.0
 READ_WITHIN_S = 5.0
@@ -118,7 +119,7 @@ class Voting:
 
         def heard(number: int, future: "asyncio.Future[Any]") -> None:
             answer = _answer(future)
-            if isinstance(answer, Lost):
+            if isinstance(answer, Lost | Absent):
                 self._council.poke()
             if not done.done():
                 tell(number, answer)
@@ -128,7 +129,7 @@ class Voting:
                 future = self._send(node, view, register, asked)
                 future.add_done_callback(partial(heard, node.number))
             elif not done.done():
-                tell(node.number, Lost())
+                tell(node.number, Absent())
 
         def hurry() -> None:
             step = proposal.hurry(asked)
@@ -145,8 +146,8 @@ class Voting:
         keys = [self._keys.node, self._keys.index, self._keys.register(register)]
         head = (view.digest, view.identity(node.number), register, asked.ballot)
         if isinstance(asked, Prepare):
-            return node.run(PREPARE, keys, *head)
-        return node.run(ACCEPT, [*keys, self._keys.changes], *head, asked.next_ballot, asked.value, asked.hint, KEEP)
+            return node.vote(PREPARE, keys, *head)
+        return node.vote(ACCEPT, [*keys, self._keys.changes], *head, asked.next_ballot, asked.value, asked.hint, KEEP)
 
     @asynccontextmanager
     async def _turn(self, register: str) -> AsyncIterator[None]:
@@ -191,26 +192,28 @@ class Voting:
         readings = {name: Reading(len(self._nodes)) for name in registers}
         keys = [self._keys.node, *(self._keys.register(name) for name in registers)]
         asked = {
-            number: self._nodes[number].run(READ, keys, view.digest, view.identity(number)) for number in view.voters
+            number: self._nodes[number].vote(READ, keys, view.digest, view.identity(number)) for number in view.voters
         }
         counted: set[int] = set()
+        voices: set[int] = set()
 
         def enough(answers: Mapping[int, Any]) -> bool:
             for number in answers.keys() - counted:
                 counted.add(number)
                 answer = answers[number]
                 if answer[0] == b"found":
+                    voices.add(number)
                     for place, reading in enumerate(readings.values()):
                         reading.hear(answer[2 + 4 * place].decode(), answer[3 + 4 * place])
             return all(reading.known or reading.hopeless for reading in readings.values())
 
         def heard(answers: Mapping[int, Any]) -> bool:
-            return enough(answers) or _voices(answers) >= self._majority
+            return enough(answers) or len(voices) >= self._majority
 
         answers = await poll(asked, READ_WITHIN_S, heard)
         if not enough(answers):  # they don't agree yet: the others may tell, but one that hangs is not waited for
-            answers = await poll(asked, AGREE_WITHIN_S, enough)
-        if _voices(answers) < self._majority:
+            await poll(asked, AGREE_WITHIN_S, enough)
+        if len(voices) < self._majority:
             self._council.poke()
             return None
         return readings
@@ -221,11 +224,8 @@ class Voting:
         return [name.decode() for name in names], end
 
 
-def _voices(answers: Mapping[int, Any]) -> int:
-    return sum(1 for answer in answers.values() if answer[0] == b"found")
-
-
 def _answer(future: "asyncio.Future[Any]") -> Answer:
+    """What a node said, in the words of `paxos`."""
     if future.cancelled() or future.exception() is not None:
         return Lost()
     kind, *rest = future.result()
@@ -235,4 +235,4 @@ def _answer(future: "asyncio.Future[Any]") -> Answer:
         return Accepted()
     if kind == b"refused":
         return Refused(rest[0].decode())
-    return Lost()
+    return Absent()
