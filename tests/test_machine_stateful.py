@@ -441,7 +441,7 @@ class Locks(RuleBasedStateMachine):
             assert not any(hold.who.terms.session for hold in record.holds)
 
 
-examples = int(os.environ.get("FENCEGATE_EXAMPLES", "300"))
+examples = int(os.environ.get("FENCEGATE_EXAMPLES", "200"))
 Locks.TestCase.settings = settings(
     max_examples=examples,
     stateful_step_count=40,

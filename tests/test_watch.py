@@ -80,7 +80,9 @@ def test_filters_tell_of_what_they_name_only(server: Server, http: httpx.Client)
             release(http, acquire(http, lock_key))
         assert [told.data["lockKey"] for told in events(one, 2)] == ["wf:a"] * 2
         assert [told.data["lockKey"] for told in events(some, 4)] == ["wf:ab"] * 2 + ["wf:a"] * 2
-        everywhere = [told.data["lockKey"] for told in events(everything, 6)]
+        everywhere: list[str] = []
+        while len(everywhere) < 6:  # what other tests left behind in this server may run out meanwhile
+            everywhere += [key for told in events(everything, 1) if (key := told.data["lockKey"]).startswith("wf:")]
         assert everywhere == ["wf:b"] * 2 + ["wf:ab"] * 2 + ["wf:a"] * 2
 
 
