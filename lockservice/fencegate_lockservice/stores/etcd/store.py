@@ -85,15 +85,13 @@ class EtcdStore:
             places = [self._keys.place(key).key for key in keys]
         except ValueError as error:
             raise Unavailable(f"the store can't take this: {error}") from None
-        responses: Sequence[proto.Range | proto.Txn | None]
-        if len(keys) == 1:
-            responses = [await self._client.read(RANGE, proto.range_of(places[0]), proto.range_answer)]
-        else:
-            body = proto.txn([], [proto.read(place) for place in places])
-            responses = (await self._client.read(TXN, body, proto.txn_answer)).responses
+        # A range each, side by side on one connection. Not one transaction that only reads: etcd 3.5.1 was seen to panic
+        # when the line is cut in the middle of one, and one that is full refuses it.
+        ranges = [self._client.read(RANGE, proto.range_of(place), proto.range_answer) for place in places]
+        responses = [await ranges[0]] if len(ranges) == 1 else await asyncio.gather(*ranges)
         found = {}
         for key, response in zip(keys, responses, strict=True):
-            if isinstance(response, proto.Range) and response.kvs:
+            if response.kvs:
                 found[key] = unpacked(response.kvs[0].value)
         return found
 
