@@ -85,8 +85,8 @@ class EtcdStore:
             places = [self._keys.place(key).key for key in keys]
         except ValueError as error:
             raise Unavailable(f"the store can't take this: {error}") from None
-        # A range each, side by side on one connection. Not one transaction that only reads: etcd 3.5.1 was seen to panic
-        # when the line is cut in the middle of one, and one that is full refuses it.
+        # A range each, side by side on one connection. Not one transaction that only reads: etcd 3.5.1 was seen to
+        # panic when the line is cut in the middle of one, and an etcd that is full refuses it.
         ranges = [self._client.read(RANGE, proto.range_of(place), proto.range_answer) for place in places]
         responses = [await ranges[0]] if len(ranges) == 1 else await asyncio.gather(*ranges)
         found = {}
