@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Self
 
 from fencegate.clock import Clock
 from fencegate.core.errors import NotFound, ShuttingDown
@@ -11,22 +11,22 @@ from fencegate.gateway.objects import ProtectedObjects
 from fencegate.gateway.openapi import PATHS
 from fencegate.gateway.paths import PREFIXES, parse
 from fencegate.gateway.protected import Protected
-from fencegate.gateway.resources import ResourceSettings, build_objects, build_rows
+from fencegate.gateway.resources import ObjectsSettings, ResourceSettings, RowsSettings, UpstreamSettings
 from fencegate.gateway.rows import ProtectedRows
-from fencegate.web.asgi import Handler, Reply, Request
+from fencegate.gateway.upstream import ProtectedUpstream
+from fencegate.web.asgi import Handler, Headers, Reply, Request, whole_request
 
-ANSWER_WITHIN_S = 30.0
 DRAIN_WITHIN_S = 8.0
 
 
 class Gateway:
     """Protected resources by name. It keeps no mark of its own: every check is made inside the resource.
 
-    `within_s` bounds the wait for a resource.
+    `within_s` bounds the wait for a resource, instead of what its settings say.
     """
 
     def __init__(
-        self, resources: Mapping[str, ResourceSettings], clock: Clock, *, within_s: float = ANSWER_WITHIN_S
+        self, resources: Mapping[str, ResourceSettings], clock: Clock, *, within_s: float | None = None
     ) -> None:
         self._resources = {name: _protected(settings, clock, within_s) for name, settings in resources.items()}
         self._under_way = 0
@@ -37,6 +37,13 @@ class Gateway:
     def route(self, method: str, raw_path: bytes) -> Handler | None:
         return self._handle if raw_path.startswith(PREFIXES) else None
 
+    def hot(self, method: str, raw_path: bytes, headers: Headers, body: bytes) -> Awaitable[Reply] | None:
+        """The short way of a row that is written, by a request that came whole; None when it is for the long one."""
+        protected = self._resources.get(raw_path.split(b"/", 4)[3].decode("latin-1"))
+        if not isinstance(protected, ProtectedRows):
+            return None
+        return self._handle(whole_request(method, raw_path, headers, body))
+
     def openapi_paths(self) -> dict[str, Any]:
         """The path items of these calls, for the documentation."""
         return dict(PATHS)
@@ -46,7 +53,8 @@ class Gateway:
         async with contextlib.AsyncExitStack() as opened:
             for protected in self._resources.values():
                 opened.push_async_callback(protected.resource.close)
-                await protected.resource.open()
+                with protected.settings.blamed():
+                    await protected.resource.open()
             opened.pop_all()
 
     async def close(self) -> None:
@@ -61,22 +69,21 @@ class Gateway:
     async def _handle(self, request: Request) -> Reply:
         if self._closing:
             raise ShuttingDown("this gateway is stopping; ask another, or retry in a moment")
-        async with contextlib.AsyncExitStack() as finish:
-            finish.callback(self._end)
-            self._begin()
+        self._begin()
+        to_be_sent = False
+        try:
             target = parse(request.path)
             protected = self._resources.get(target.resource)
             if protected is None:
                 raise NotFound(f"there is no resource {target.resource!r}", resource=target.resource)
             reply = await protected.answer(request, target)
             if not isinstance(reply.body, bytes) and request.method != "HEAD":
-                reply.body = self._until_sent(reply.body, finish.pop_all())
+                to_be_sent = True
+                reply.body = _UntilSent(reply.body, self._end)
             return reply
-
-    async def _until_sent(self, body: AsyncIterator[bytes], finish: contextlib.AsyncExitStack) -> AsyncIterator[bytes]:
-        async with finish:
-            async for part in body:
-                yield part
+        finally:
+            if not to_be_sent:
+                self._end()
 
     def _begin(self) -> None:
         self._under_way += 1
@@ -88,7 +95,34 @@ class Gateway:
             self._idle.set()
 
 
-def _protected(settings: ResourceSettings, clock: Clock, within_s: float) -> Protected:
-    if settings.kind == "rows":
-        return ProtectedRows(settings, build_rows(settings), clock, within_s)
-    return ProtectedObjects(settings, build_objects(settings), clock, within_s)
+class _UntilSent:
+    """The body of an answer, which is under way until it is closed. No generator: one that never began, since the head
+    could not be sent, runs no `finally`."""
+
+    def __init__(self, body: AsyncIterator[bytes], closed: Callable[[], None]) -> None:
+        self._body = body
+        self._closed = closed
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._body)
+
+    async def aclose(self) -> None:
+        try:
+            if (close := getattr(self._body, "aclose", None)) is not None:
+                await close()
+        finally:
+            self._closed()
+
+
+def _protected(settings: ResourceSettings, clock: Clock, within_s: float | None) -> Protected:
+    within_s = settings.timeout_s if within_s is None else within_s
+    with settings.blamed():
+        if isinstance(settings, RowsSettings):
+            return ProtectedRows(settings, settings.build(), clock, within_s)
+        if isinstance(settings, ObjectsSettings):
+            return ProtectedObjects(settings, settings.build(), clock, within_s)
+        assert isinstance(settings, UpstreamSettings), f"{settings.name} is of a kind that the gateway has no calls for"
+        return ProtectedUpstream(settings, settings.build(), clock, within_s)

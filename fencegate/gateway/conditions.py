@@ -3,7 +3,7 @@
 import re
 
 from fencegate.core.errors import InvalidInput, PreconditionFailed
-from fencegate.core.ports import Conditions
+from fencegate.core.ports import NO_CONDITIONS, Conditions
 from fencegate.web.asgi import Reply, Request
 
 _TAG = re.compile(r'\s*(W/)?"([\x21\x23-\x7e]*)"\s*(?:,|$)')
@@ -15,6 +15,8 @@ def quoted(etag: str) -> bytes:
 
 
 def given_conditions(request: Request) -> Conditions:
+    if not any(name in (b"if-match", b"if-none-match") for name, _ in request.all_headers()):
+        return NO_CONDITIONS  # the common case: adapters know it without a look inside
     return Conditions(_tags(request, "If-Match", weak=False), _tags(request, "If-None-Match", weak=True))
 
 

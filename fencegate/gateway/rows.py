@@ -12,7 +12,7 @@ from fencegate.gateway.call import Call
 from fencegate.gateway.conditions import given_conditions, judge_read, quoted, wants_representation
 from fencegate.gateway.paths import check_key
 from fencegate.gateway.protected import Answer, Protected
-from fencegate.gateway.resources import MAX_ROW_BYTES, ResourceSettings
+from fencegate.gateway.resources import RowsSettings
 from fencegate.web.asgi import Headers, Reply
 from fencegate.web.json import dumps
 
@@ -22,10 +22,12 @@ REPRESENTED = (b"preference-applied", b"return=representation")
 class ProtectedRows(Protected):
     """The calls of a resource of rows."""
 
-    def __init__(self, settings: ResourceSettings, rows: Rows, clock: Clock, within_s: float) -> None:
+    settings: RowsSettings
+
+    def __init__(self, settings: RowsSettings, rows: Rows, clock: Clock, within_s: float) -> None:
         super().__init__(settings, rows, clock, within_s)
         self._rows = rows
-        self._max_bytes = settings.max_bytes or MAX_ROW_BYTES
+        self._max_bytes = settings.max_row_bytes
         self.calls = {
             "GET": self._get,
             "HEAD": self._get,
@@ -37,7 +39,7 @@ class ProtectedRows(Protected):
     def key_of(self, segments: Sequence[str], field: str = "key") -> Key:
         """A document's key is its whole path; a table's has a segment for each key column."""
         key = check_key(segments, field)
-        if self.settings.table is None:
+        if self.settings.documents:
             return ("/".join(key),)
         columns = self.settings.key_columns
         if len(key) != len(columns):
@@ -49,8 +51,8 @@ class ProtectedRows(Protected):
 
     async def _get(self, call: Call) -> Reply:
         token = self.given(call)
-        async with self.answering("not-written" if token is None else "unknown"):
-            row, seen = await self._rows.read(call.key, call.fence, token)
+        outcome = "not-written" if token is None else "unknown"
+        row, seen = await self.within(self._rows.read(call.key, call.fence, token), outcome)
         call.saw(seen)
         if row is None or seen.etag is None:
             raise NotFound("there is no such row", resource=self.settings.name, key=call.key_text)
@@ -65,8 +67,7 @@ class ProtectedRows(Protected):
     async def _delete(self, call: Call) -> Reply:
         token = self.required(call)
         conditions = given_conditions(call.request)
-        async with self.answering("unknown"):
-            seen = await self._rows.delete(call.key, call.fence, token, conditions)
+        seen = await self.within(self._rows.delete(call.key, call.fence, token, conditions), "unknown")
         call.saw(seen)
         return Reply(204)
 
@@ -96,7 +97,6 @@ class ProtectedRows(Protected):
         return Reply(200, dumps({"written": len(writes)}))
 
     async def _written(self, call: Call, token: Token, writes: Sequence[RowWrite]) -> tuple[list[Row | None], Seen]:
-        async with self.answering("unknown"):
-            rows, seen = await self._rows.write(call.fence, token, writes)
+        rows, seen = await self.within(self._rows.write(call.fence, token, writes), "unknown")
         call.saw(seen)
         return rows, seen

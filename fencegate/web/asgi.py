@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from fencegate.core.errors import FencegateError, InvalidInput, TooLarge
+from fencegate.limits import within
 from fencegate.web.problems import problem
 
 Scope = MutableMapping[str, Any]
@@ -47,6 +48,12 @@ class Request:
     def query(self) -> bytes:
         return bytes(self._scope.get("query_string", b""))
 
+    @property
+    def peer(self) -> tuple[str, str]:
+        """The address that the request came from, as far as it is known, and by which scheme."""
+        client = self._scope.get("client")
+        return (client[0] if client else "unknown"), self._scope.get("scheme", "http")
+
     def headers(self, name: bytes) -> list[str]:
         """Every value of the header `name` (in lower case)."""
         return [value.decode("latin-1") for header, value in self._scope["headers"] if header == name]
@@ -61,8 +68,7 @@ class Request:
     async def body(self, limit: int = MAX_JSON_BYTES, within_s: float = BODY_WITHIN_S) -> bytes:
         """The whole body; TooLarge over `limit`, InvalidInput when it does not come."""
         try:
-            async with asyncio.timeout(within_s):
-                return await self._whole(limit)
+            return await within(self._whole(limit), within_s)
         except TimeoutError:
             raise InvalidInput("body", f"did not arrive within {within_s:g} s") from None
 
@@ -105,6 +111,15 @@ class Request:
         cut = self._scope.get("extensions", {}).get(ABORT, {}).get("cut")
         if cut is not None:
             cut()
+
+
+def whole_request(method: str, raw_path: bytes, headers: Headers, body: bytes) -> Request:
+    """A request that has arrived with all of its body."""
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return Request({"type": "http", "method": method, "raw_path": raw_path, "headers": headers}, receive)
 
 
 class Reply:
@@ -151,9 +166,9 @@ class ThinApp:
         request = Request(scope, receive)
         try:
             reply = await answered(handler(request), request.path)
+            await _send(reply, send, head=scope["method"] == "HEAD")
         except Disconnected:
             return
-        await _send(reply, send, head=scope["method"] == "HEAD")
 
 
 async def answered(answer: Awaitable[Reply], about: bytes) -> Reply:
@@ -171,7 +186,7 @@ async def answered(answer: Awaitable[Reply], about: bytes) -> Reply:
 
 async def _send(reply: Reply, send: Send, *, head: bool) -> None:
     headers: Headers = list(reply.headers)
-    if reply.body or head:
+    if (reply.body or head) and reply.content_type:
         headers.insert(0, (b"content-type", reply.content_type))
     if isinstance(reply.body, bytes):
         if reply.status not in (204, 304) and not (

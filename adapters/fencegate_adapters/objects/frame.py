@@ -10,21 +10,45 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
 
 MAGIC = b"\x89FGOBJ\r\n"
 VERSION = 1
 MAX_TEXT_BYTES = 32 * 1024
 
 _TOMBSTONE = 1
+_STANDING = 2
 _FIXED = struct.Struct(">8sHHIQQQ16s")  # magic, version, flags, length of the text, token, size, modified_us, nonce
 _CRC = struct.Struct(">I")  # of everything before and after it, up to the body
 _TEXT_AT = _FIXED.size + _CRC.size
+
+_ENCODER = msgspec.json.Encoder()  # a frame is encoded for every write, and json takes ten times as long
 
 MAX_HEADER_BYTES = _TEXT_AT + MAX_TEXT_BYTES
 
 
 class BadFrame(Exception):
     """These bytes are not a whole frame; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a frame says of its fence, where that has no other place: in a bucket, only a change of the object itself
+    can make a paused writer's condition fail."""
+
+    mark: int = 0
+    shadow: int = 0
+    """The mark of shadow mode."""
+    epoch: int = 0
+    """The state of the resource's record under which this was written; 0 before it was compared."""
+    etag: str = ""
+    """Names the value: the nonce of the frame that brought it, which a claim does not change."""
+    body: str = ""
+    """Where the body is, when it does not follow."""
+    past: tuple[str, ...] = ()
+    """The nonces of the frames before this one, latest first: they tell whether a write of unknown fate landed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +63,21 @@ class Header:
     content_type: str = "application/octet-stream"
     metadata: Mapping[str, str] = field(default_factory=dict)
     tombstone: bool = False
+    standing: Standing | None = None
 
 
 def encode(header: Header) -> bytes:
     """The header as it stands before the body; ValueError when key, type and metadata are too long together."""
-    text = json.dumps([header.key, header.content_type, dict(header.metadata)], separators=(",", ":")).encode()
+    fields: list[Any] = [header.key, header.content_type, dict(header.metadata)]
+    if header.standing is not None:
+        fields.append(_written(header.standing))
+    text = _ENCODER.encode(fields)
     if len(text) > MAX_TEXT_BYTES:
         raise ValueError(f"key, content type and metadata need {len(text)} bytes, over {MAX_TEXT_BYTES}")
     fixed = _FIXED.pack(
         MAGIC,
         VERSION,
-        _TOMBSTONE if header.tombstone else 0,
+        (_TOMBSTONE if header.tombstone else 0) | (_STANDING if header.standing is not None else 0),
         len(text),
         header.token,
         header.size,
@@ -57,6 +85,13 @@ def encode(header: Header) -> bytes:
         bytes.fromhex(header.nonce),
     )
     return fixed + _CRC.pack(zlib.crc32(text, zlib.crc32(fixed))) + text
+
+
+def length(start: bytes) -> int:
+    """How long the header is, of which these are the first bytes; 0 when they are too few to tell."""
+    if len(start) < _TEXT_AT or not start.startswith(MAGIC):
+        return 0
+    return _TEXT_AT + int(_FIXED.unpack_from(start)[3])
 
 
 def decode(start: bytes, total_bytes: int) -> tuple[Header, int]:
@@ -69,7 +104,7 @@ def decode(start: bytes, total_bytes: int) -> tuple[Header, int]:
     magic, version, flags, text_bytes, token, size, modified_us, nonce = _FIXED.unpack_from(start)
     if magic != MAGIC:
         raise BadFrame("not a framed object")
-    if version != VERSION or flags & ~_TOMBSTONE:
+    if version != VERSION or flags & ~(_TOMBSTONE | _STANDING):
         raise BadFrame(f"format {version} (flags {flags}) is not known here: a newer Fencegate wrote it")
     body_at = _TEXT_AT + text_bytes
     if len(start) < body_at:
@@ -77,11 +112,24 @@ def decode(start: bytes, total_bytes: int) -> tuple[Header, int]:
     text = start[_TEXT_AT:body_at]
     if zlib.crc32(text, zlib.crc32(start[: _FIXED.size])) != _CRC.unpack_from(start, _FIXED.size)[0]:
         raise BadFrame("the checksum of the header is wrong")
-    if total_bytes != body_at + size:
-        raise BadFrame(f"{total_bytes - body_at} bytes of body instead of {size}")
     try:
-        key, content_type, metadata = json.loads(text)
-    except ValueError:
+        key, content_type, metadata, *more = json.loads(text)
+        standing = _read(*more) if flags & _STANDING else None
+    except (ValueError, TypeError, KeyError):
         raise BadFrame("the text of the header can't be read") from None
+    follows = 0 if standing is not None and standing.body else size
+    if total_bytes != body_at + follows:
+        raise BadFrame(f"{total_bytes - body_at} bytes of body instead of {follows}")
     tombstone = bool(flags & _TOMBSTONE)
-    return Header(key, token, nonce.hex(), size, modified_us, content_type, metadata, tombstone), body_at
+    return Header(key, token, nonce.hex(), size, modified_us, content_type, metadata, tombstone, standing), body_at
+
+
+def _written(standing: Standing) -> list[Any]:
+    # Numbers of more than 53 bits are strings in JSON, for whoever reads a frame in another language.
+    numbers = [str(number) for number in (standing.mark, standing.shadow, standing.epoch)]
+    return [*numbers, standing.etag, standing.body, list(standing.past)]
+
+
+def _read(fields: list[Any]) -> Standing:
+    mark, shadow, epoch, etag, body, past = fields
+    return Standing(int(mark), int(shadow), int(epoch), etag, body, tuple(past))

@@ -1,4 +1,4 @@
-"""What a folder remembers of the resource in it, so that it is never opened under another guard or mode by mistake."""
+"""What a folder or bucket remembers of its resource, so that it is never opened under another guard or mode."""
 
 import json
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Record:
             fields = json.loads(data)
             return cls(fields["name"], fields["guard"], fields["mode"], fields["form"], int(fields["floor"]))
         except (ValueError, KeyError, TypeError):
-            raise UnsafeConfiguration("the folder's fencegate.json is damaged: restore it before opening") from None
+            raise UnsafeConfiguration("its fencegate.json is damaged: restore it before opening") from None
 
     def check(self, wanted: "Record") -> None:
         """Refuse to go on when the configuration is no longer the recorded one."""

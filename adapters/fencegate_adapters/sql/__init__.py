@@ -4,7 +4,7 @@ The fence is a row, named by the lock key, in the database that holds the data. 
 the transaction that writes, so the database itself makes check and write one step, and no pause can come between.
 """
 
-from fencegate_adapters.sql.fenced import Fenced, Lease, fenced
+# What is for a caller's own session is in `fencegate.sql`: it needs the ORM, which a gateway need not wait for.
 from fencegate_adapters.sql.rows import RowsResource
 
-__all__ = ["Fenced", "Lease", "RowsResource", "fenced"]
+__all__ = ["RowsResource"]

@@ -3,18 +3,20 @@
 import base64
 import binascii
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation, localcontext
 from typing import Any, NamedTuple
 
 from sqlalchemy import types
+from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.types import TypeEngine
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,18})", re.ASCII)
 _DECIMAL = re.compile(r"-?[0-9]{1,200}(\.[0-9]{1,200})?", re.ASCII)
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _TIME = re.compile(r"\d\d:\d\d:\d\d(\.\d{1,6})?", re.ASCII)
 
 _SAFE_INTEGER = 2**53 - 1
@@ -30,13 +32,62 @@ class Codec(NamedTuple):
 
 def codec_of(kind: TypeEngine[Any]) -> Codec | None:
     """The codec of a column type; None when there is none."""
+    if isinstance(kind, postgresql.DOMAIN):
+        return codec_of(kind.data_type)
     found = next((codec for base, codec in _CODECS if isinstance(kind, base)), None)
-    if found is not None and isinstance(kind, types.DateTime) and kind.timezone:
-        naive = found.decode
-        return found._replace(decode=lambda value: naive(value).replace(tzinfo=UTC))
-    if found is not None and found.encode is _decimal_json and getattr(kind, "scale", None) is None:
-        return found._replace(encode=_shortest_decimal_json)
+    if found is None or isinstance(kind, _WITHOUT_JSON):
+        return None
+    if isinstance(kind, types.DateTime | types.Time):
+        return _codec_of_time(kind, found)
+    if isinstance(kind, types.Numeric):
+        scale = getattr(kind, "scale", None)
+        return found._replace(encode=_shortest_decimal_json) if scale is None else _codec_of_scale(scale, found)
+    if isinstance(kind, types.Enum):
+        return found._replace(decode=_one_of(kind.enums))
+    if isinstance(kind, mysql.TINYINT) and kind.display_width == 1:
+        return Codec(_boolean, lambda value: bool(value) if value in (0, 1) else value)
     return found
+
+
+def _codec_of_time(kind: TypeEngine[Any], codec: Codec) -> Codec | None:
+    """Some columns keep less than microseconds, and would round what they are given."""
+    zoned = isinstance(kind, types.DateTime | types.Time) and kind.timezone
+    if isinstance(kind, types.Time) and zoned:
+        return None
+    digits = getattr(kind, "fsp", None) if isinstance(kind, _MYSQL_TIMES) else getattr(kind, "precision", None)
+    if digits is None:
+        digits = 0 if isinstance(kind, _MYSQL_TIMES) else 6
+    step = 10 ** (6 - int(digits))
+
+    def decode(value: Any) -> Any:
+        decoded = codec.decode(value)
+        if decoded.microsecond % step:
+            raise ValueError(f"would be rounded: it takes {digits} digits of a second")
+        return decoded.replace(tzinfo=UTC) if zoned else decoded
+
+    return codec._replace(decode=decode)
+
+
+def _codec_of_scale(scale: int, codec: Codec) -> Codec:
+    step = Decimal(1).scaleb(-scale)
+
+    def decode(value: Any) -> Any:
+        decoded = codec.decode(value)
+        with localcontext(prec=500):  # digits of both, as many as can be sent
+            if decoded != decoded.quantize(step):
+                raise ValueError(f"would be rounded to {decoded.quantize(step):f}")
+        return decoded
+
+    return codec._replace(decode=decode)
+
+
+def _one_of(allowed: Sequence[str]) -> Callable[[Any], str]:
+    def decode(value: Any) -> str:
+        if not isinstance(value, str) or value not in allowed:
+            raise ValueError(f"must be one of {', '.join(allowed)}"[:300])
+        return value
+
+    return decode
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -164,7 +215,13 @@ def _bytes(value: Any) -> bytes:
 
 
 def _bytes_json(value: Any) -> str:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+    return base64.b64encode(value).decode() if isinstance(value, bytes | memoryview) else str(value)
+
+
+def _uuid(value: Any) -> str:
+    if not isinstance(value, str) or _UUID.fullmatch(value) is None:
+        raise ValueError("must be a UUID in its usual form, in lower case")
+    return value
 
 
 def _scalar(value: Any) -> Any:
@@ -182,6 +239,12 @@ def _same(value: Any) -> Any:
     return value
 
 
+_BINARY = (
+    types.LargeBinary, types.BINARY, types.VARBINARY, mysql.TINYBLOB, mysql.MEDIUMBLOB, mysql.LONGBLOB,
+)  # fmt: skip
+_MYSQL_TIMES = (mysql.DATETIME, mysql.TIMESTAMP, mysql.TIME)
+_WITHOUT_JSON = (mysql.SET, mysql.BIT, mysql.YEAR)
+
 # The first that fits counts, so what derives from another stands before it.
 _CODECS: tuple[tuple[type[Any], Codec], ...] = (
     (types.Boolean, Codec(_boolean, _same)),
@@ -194,7 +257,8 @@ _CODECS: tuple[tuple[type[Any], Codec], ...] = (
     (types.DateTime, Codec(_parsed(_DATE_TIME, _utc, _RFC3339), _datetime_json)),
     (types.Date, Codec(_parsed(_DATE, date.fromisoformat, "a date: 2030-01-31"), _iso)),
     (types.Time, Codec(_parsed(_TIME, time.fromisoformat, "a time of day: 12:00:00"), _iso)),
-    (types.LargeBinary, Codec(_bytes, _bytes_json)),
+    *((base, Codec(_bytes, _bytes_json)) for base in _BINARY),
+    (types.Uuid, Codec(_uuid, str)),
     (types.JSON, Codec(_same, _same)),
     (types.NullType, Codec(_scalar, _scalar_json)),
 )

@@ -1,12 +1,13 @@
 """The fence in a database: its mark, and the floor below which no fence accepts anything."""
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, case, select, update
+from sqlalchemy import Connection, Select, case, select, update
 
 from fencegate.core import fence as rule
 from fencegate.core.errors import UnsafeConfiguration
-from fencegate_adapters.sql.dialect import Dialect
+from fencegate_adapters.sql.dialect import Dialect, dialect_of
 from fencegate_adapters.sql.tables import fences, resources
 
 
@@ -29,9 +30,12 @@ def pass_fence(connection: Connection, dialect: Dialect, lock_key: str, mode: st
 
     A mark above `token` means stale: whoever enforces must roll back. `rule.admit` says so.
     """
-    if dialect.raise_mark(connection, lock_key, mode, token):
-        return token
-    return read_mark(connection, lock_key, mode)
+    return pass_fences(connection, dialect, {lock_key: token}, mode)[lock_key]
+
+
+def pass_fences(connection: Connection, dialect: Dialect, claims: Mapping[str, int], mode: str) -> dict[str, int]:
+    """The same for several fences at once: the mark that each has now. They are locked in the order of their keys."""
+    return dialect.raise_marks(connection, claims, mode)
 
 
 def read_mark(connection: Connection, lock_key: str, mode: str) -> int:
@@ -42,24 +46,28 @@ def read_mark(connection: Connection, lock_key: str, mode: str) -> int:
 def floor_of(connection: Connection, record: Record) -> int:
     """The floor of a resource whose record is still the one that it was opened with.
 
-    The row is locked for sharing where the database can: a floor that is raised meanwhile waits for this transaction.
+    A floor that is raised meanwhile waits for this transaction: see `Dialect.locks_floors`.
     """
-    stored = select(resources).where(resources.c.name == record.name).with_for_update(read=True)
-    row = connection.execute(stored).first()
+    c = resources.c
+    stored = select(c.floor, c.name, c.guard, c.form, c.mode).where(c.name == record.name)
+    return checked_floor(record, connection.execute(_locked(connection, stored)).first())
+
+
+def checked_floor(record: Record, row: Sequence[Any] | None) -> int:
+    """The floor in a row of `floor, name, guard, form, mode`, whose rest must be the record."""
     if row is None:
         raise UnsafeConfiguration(
             f"resource {record.name!r} has lost its record, and perhaps its marks: {cure(record)}"
         )
-    kept = Record(row.name, row.guard, row.form, row.mode)
+    floor, *rest = row
+    kept = Record(*rest)
     if kept != record:
         raise UnsafeConfiguration(f"resource {record.name!r}: {kept.differences(record)}. {cure(record)}")
-    return int(row.floor)
+    return int(floor)
 
 
-def highest_floor(connection: Connection) -> int:
-    """The floor for a transaction that belongs to no resource: it can't know which of them its rows are part of."""
-    floors = connection.execute(select(resources.c.floor).with_for_update(read=True)).scalars()
-    return max(floors, default=0)
+def _locked(connection: Connection, query: Select[Any]) -> Select[Any]:
+    return query.with_for_update(read=True) if dialect_of(connection.dialect.name).locks_floors else query
 
 
 def remember(connection: Connection, dialect: Dialect, record: Record) -> bool:
@@ -69,6 +77,7 @@ def remember(connection: Connection, dialect: Dialect, record: Record) -> bool:
 
 def raise_floor(connection: Connection, dialect: Dialect, record: Record, value: int) -> None:
     """Set the floor, never lower than it was, and take `record` for the truth from now on."""
+    dialect.keep_out(connection)
     remember(connection, dialect, record)
     floor = case((resources.c.floor < value, value), else_=resources.c.floor)
     connection.execute(

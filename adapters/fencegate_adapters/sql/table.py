@@ -1,131 +1,213 @@
 """Rows of a table that was there before us: its columns are the members of the JSON object."""
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Column, Connection, FetchedValue, MetaData, Table, delete, insert, inspect, select, types, update
-from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy import (
+    Column,
+    Connection,
+    CursorResult,
+    FetchedValue,
+    Table,
+    bindparam,
+    delete,
+    insert,
+    select,
+    tuple_,
+    types,
+    update,
+)
 from sqlalchemy.schema import DefaultClause
+from sqlalchemy.sql.dml import Update
 from sqlalchemy.sql.expression import null
 
-from fencegate.core.errors import InvalidInput, ResourceUnavailable, TooLarge, UnsafeConfiguration
+from fencegate.core.errors import InvalidInput, ResourceUnavailable, TooLarge
 from fencegate.core.names import check_text
-from fencegate.core.ports import Key, Row
-from fencegate_adapters.sql.codec import Codec, codec_of
-from fencegate_adapters.sql.shape import canonical, merged
-from fencegate_adapters.sql.tables import OWN_TABLES
+from fencegate.core.ports import NO_CONDITIONS, Key, Row, RowWrite
+from fencegate_adapters.sql.bulk import DEFAULT, MAX_STATEMENTS, Signature, bulk_updates, signature_of
+from fencegate_adapters.sql.columns import Columns
+from fencegate_adapters.sql.shape import Change, Op, Unsure, canonical, merged
+
+MAX_KNOWN_KEYS = 4096
 
 
 class UserTable:
     """The shape of a resource that names a table and its key columns."""
 
     tables: tuple[Table, ...] = ()
+    exact_keys = False
 
-    def __init__(self, resource: str, table: str, key: tuple[str, ...], max_row_bytes: int) -> None:
-        if table.lower() in OWN_TABLES:
-            raise UnsafeConfiguration(f"resource {resource!r}: {table!r} is a table of Fencegate itself")
-        self._resource = resource
+    def __init__(
+        self,
+        resource: str,
+        table: str,
+        key: tuple[str, ...],
+        max_row_bytes: int,
+        token_column: str | None = None,
+        *,
+        marks_rows: bool = True,
+    ) -> None:
+        self.columns = Columns(resource, table, key, token_column)
         self._name = table
         self.key_columns = key
-        self.form = f"table {table} key {','.join(key)}"
+        self._token_column = token_column
+        self._marks_rows = marks_rows
+        in_row = "" if token_column is None else f" token {token_column}"
+        self.form = f"table {table} key {','.join(key)}{in_row}"
         self._max_row_bytes = max_row_bytes
-        self._table: Table
-        self._codecs: dict[str, Codec]
-
-    # --- the database's side -----------------------------------------------------------------------------------------
+        self._updates: dict[Signature, Update] = {}
+        self._known_keys: dict[Key, tuple[Any, ...]] = {}
 
     def bind(self, connection: Connection) -> None:
-        try:
-            self._table = Table(self._name, MetaData(), autoload_with=connection, resolve_fks=False)
-        except NoSuchTableError:
-            raise UnsafeConfiguration(f"resource {self._resource!r}: there is no table {self._name!r}") from None
-        for name in self.key_columns:
-            if name not in self._table.c:
-                raise UnsafeConfiguration(f"resource {self._resource!r}: {self._name} has no column {name!r}")
-        self._check_unique(connection)
-        self._codecs = {column.name: self._codec(column) for column in self._table.columns}
-
-    def _check_unique(self, connection: Connection) -> None:
-        """A key that names several rows would write rows whose fence it never passed."""
-        there = inspect(connection)
-        unique = [set(self._table.primary_key.columns.keys())]
-        unique += [set(constraint["column_names"]) for constraint in there.get_unique_constraints(self._name)]
-        unique += [
-            {name or "" for name in index["column_names"]}
-            for index in there.get_indexes(self._name)
-            if index["unique"] and not any(option.endswith("_where") for option in index.get("dialect_options", {}))
-        ]
-        if set(self.key_columns) not in unique:
-            raise UnsafeConfiguration(
-                f"resource {self._resource!r}: {', '.join(self.key_columns)} must be the primary key of "
-                f"{self._name}, or unique"
-            )
-
-    def _codec(self, column: Column[Any]) -> Codec:
-        codec = codec_of(column.type)
-        if codec is None:
-            raise UnsafeConfiguration(
-                f"resource {self._resource!r}: {column.name!r} is of the type {column.type}, which has no JSON form"
-            )
-        return codec
+        self.columns.bind(connection)
+        self._table, self._codecs = self.columns.table, self.columns.codecs
+        keys = [self._table.c[name] for name in self.key_columns]
+        named = keys[0] if len(keys) == 1 else tuple_(*keys)
+        self._fetch = select(*(self._table.c[name] for name in self._codecs)).where(
+            named.in_(bindparam("keys", expanding=True))
+        )
+        self._lock = self._fetch.order_by(*keys).with_for_update()
+        self.by_key = [column == bindparam(f"fencegate_key_{n}") for n, column in enumerate(keys)]
+        self._delete = delete(self._table).where(*self.by_key)
+        self._insert = insert(self._table)
+        self._updates.clear()
+        self._known_keys.clear()
+        # Two spellings of one text would be two updates of one row, and one of them under a fence that is not its own.
+        one_spelling = all(isinstance(column.type, types.Integer | types.Uuid) for column in keys)
+        self._sure = one_spelling and connection.dialect.name in ("postgresql", "sqlite")
+        self._bulk = bulk_updates(self._table, self.key_columns, list(self._codecs), connection.dialect)
 
     def unmarked(self, connection: Connection) -> bool:
         return False  # the table had rows before it was protected
 
+    @property
+    def tells_updates(self) -> bool:
+        return self._bulk is not None
+
+    def blind(self, write: RowWrite) -> bool:
+        plain = write.op == "patch" and write.conditions is NO_CONDITIONS and bool(write.value)
+        return plain and self._sure and not any(isinstance(value, dict) for value in write.value.values())
+
+    # --- keys --------------------------------------------------------------------------------------------------------
+
+    def checked(self, key: Key) -> Key:
+        self.key_values(key)
+        return key
+
+    def key_values(self, key: Key) -> tuple[Any, ...]:
+        values = self._known_keys.get(key)
+        if values is None:
+            values = self._key_values(key)
+            if len(self._known_keys) >= MAX_KNOWN_KEYS:
+                self._known_keys.clear()
+            self._known_keys[key] = values
+        return values
+
+    def _key_values(self, key: Key) -> tuple[Any, ...]:
+        if len(key) != len(self.key_columns):
+            raise InvalidInput("key", f"has {len(key)} segments; it takes {len(self.key_columns)}: {self._template()}")
+        for text in key:
+            check_text("key", text, 1024)
+        return tuple(self._decoded(name, text, "key") for name, text in zip(self.key_columns, key, strict=True))
+
+    def _template(self) -> str:
+        return "/".join(f"{{{name}}}" for name in self.key_columns)
+
+    def named(self, key: Key) -> dict[str, Any]:
+        return {f"fencegate_key_{n}": value for n, value in enumerate(self.key_values(key))}
+
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def fetch(self, connection: Connection, key: Key) -> Row | None:
+    def fetch(self, connection: Connection, keys: Sequence[Key], *, lock: bool = False) -> dict[Key, Row]:
+        values = [self.key_values(key) for key in keys]
+        parameters = {"keys": values if len(self.key_columns) > 1 else [value for (value,) in values]}
         try:
-            found = connection.execute(select(self._table).where(*self._named(key))).mappings().first()
+            found = connection.execute(self._lock if lock else self._fetch, parameters).all()
         except (ValueError, TypeError) as error:
             raise ResourceUnavailable(f"{self._name} holds a value that is not of its column's type: {error}") from None
-        if found is None:
-            return None
-        row = {name: None if found[name] is None else self._codecs[name].encode(found[name]) for name in self._codecs}
-        self._check_spelling(key, row)
-        return row
+        rows = self._by_spelling(found)
+        for key in rows.keys() - set(keys):
+            self._misspelled(keys, rows[key])
+        return rows
 
-    def _check_spelling(self, key: Key, row: Row) -> None:
+    def _by_spelling(self, found: Iterable[Sequence[Any]]) -> dict[Key, Row]:
+        rows = [self._json(each) for each in found]
+        return {tuple(str(row[name]) for name in self.key_columns): row for row in rows}
+
+    def spelled(self, values: Sequence[Any]) -> Key:
+        """The key of the row whose key columns hold these values."""
+        return tuple(
+            str(self._codecs[name].encode(value)) for name, value in zip(self.key_columns, values, strict=True)
+        )
+
+    def _json(self, found: Sequence[Any]) -> Row:
+        pairs = zip(self._codecs.items(), found, strict=True)
+        return {name: None if value is None else codec.encode(value) for (name, codec), value in pairs}
+
+    def _misspelled(self, keys: Sequence[Key], row: Row) -> None:
         """`7` and `7.0`, or `a` and `A`, may be one row to the database, but they are two lock keys and two fences."""
-        for name, text in zip(self.key_columns, key, strict=True):
+        if len(keys) > 1:
+            raise Unsure
+        for name, text in zip(self.key_columns, keys[0], strict=True):
             if str(row[name]) != text:
                 raise InvalidInput("key", f"{name} is spelled {row[name]!r} in the table: use that")
 
-    def _named(self, key: Key) -> tuple[Any, ...]:
-        return tuple(self._table.c[name] == value for name, value in self._key_values(key).items())
-
-    def _key_values(self, key: Key) -> dict[str, Any]:
-        if len(key) != len(self.key_columns):
-            raise InvalidInput("key", f"has {len(key)} segments; it takes {len(self.key_columns)}: {self._spelled()}")
-        for text in key:
-            check_text("key", text, 1024)
-        return {name: self._decoded(name, text, "key") for name, text in zip(self.key_columns, key, strict=True)}
-
-    def _spelled(self) -> str:
-        return "/".join(f"{{{name}}}" for name in self.key_columns)
-
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def put(self, connection: Connection, key: Key, old: Row | None, value: Row) -> None:
+    def change(self, op: Op, key: Key, old: Row | None, value: Row, token: int) -> Change:
+        if op == "delete":
+            return Change("delete", key, {}, None, known=True)
+        if op == "patch":
+            value = {name: merged((old or {}).get(name), new) for name, new in value.items()}
         values = self._values(key, value)
         if old is None:
-            connection.execute(insert(self._table).values(self._key_values(key) | values))
-        else:
-            missing = {c.name: _initial(c) for c in self._table.columns if self._writable(c) and c.name not in values}
-            self._update(connection, key, missing | values)
-        self._check_stored(connection, key, values)
+            of_row = {} if self._token_column is None else {self._token_column: token if self._marks_rows else 0}
+            named = dict(zip(self.key_columns, self.key_values(key), strict=True))
+            return Change("insert", key, named | values | of_row)
+        if op == "put":
+            writable = [column.name for column in self._table.columns if self.columns.writable(column)]
+            values = dict.fromkeys(writable, DEFAULT) | values
+        return Change("update" if values else "nothing", key, values)
 
-    def patch(self, connection: Connection, key: Key, old: Row, value: Row) -> None:
-        changes = {name: merged(old.get(name), change) for name, change in value.items()}
-        values = self._values(key, changes)
-        self._update(connection, key, values)
-        self._check_stored(connection, key, values)
+    def apply(self, connection: Connection, changes: Sequence[Change]) -> dict[Key, Row]:
+        alike: dict[tuple[str, Signature], list[Change]] = defaultdict(list)
+        for change in changes:
+            if change.kind != "nothing":
+                alike[change.kind, signature_of(change.values)].append(change)
+        rows: dict[Key, Row] = {}
+        for (kind, signature), some in alike.items():
+            if kind == "insert":
+                connection.execute(self._insert, [change.values for change in some])
+            elif kind == "delete":
+                _check_all(connection.execute(self._delete, [self.named(change.key) for change in some]), some)
+            elif self._bulk is None:
+                new = [self._new_values(signature, change) for change in some]
+                _check_all(connection.execute(self._update(signature), new), some)
+            else:
+                named = [(self.key_values(change.key), change.values) for change in some]
+                told = self._by_spelling(self._bulk.run(connection, signature, named))
+                if not told.keys() <= {change.key for change in some}:
+                    raise Unsure  # a row of another spelling was meant: that is undone, and told when it is alone
+                rows |= told
+        return rows
 
-    def delete(self, connection: Connection, key: Key) -> None:
-        connection.execute(delete(self._table).where(*self._named(key)))
+    def _update(self, signature: Signature) -> Update:
+        statement = self._updates.get(signature)
+        if statement is None:
+            new = {
+                self._table.c[name]: _initial(self._table.c[name]) if default else bindparam(f"fencegate_new_{n}")
+                for n, (name, default) in enumerate(signature)
+            }
+            statement = update(self._table).where(*self.by_key).values(new)
+            if len(self._updates) < MAX_STATEMENTS:
+                self._updates[signature] = statement
+        return statement
 
-    def _update(self, connection: Connection, key: Key, values: dict[str, Any]) -> None:
-        if values:
-            connection.execute(update(self._table).where(*self._named(key)).values(values))
+    def _new_values(self, signature: Signature, change: Change) -> dict[str, Any]:
+        new = {f"fencegate_new_{n}": change.values[name] for n, (name, default) in enumerate(signature) if not default}
+        return self.named(change.key) | new
 
     def _values(self, key: Key, row: Row) -> dict[str, Any]:
         """The values of the columns that `row` names, the key's left out: they must be what the key says."""
@@ -139,10 +221,11 @@ class UserTable:
                     raise InvalidInput(name, f"is part of the key, which says {of_key[name]!r}")
                 continue
             if name not in self._codecs:
-                raise InvalidInput(name, f"is not a column of {self._name}")
-            if not self._writable(self._table.c[name]):
+                kept = name == self._token_column
+                raise InvalidInput(name, "is kept by Fencegate" if kept else f"is not a column of {self._name}")
+            if not self.columns.writable(self._table.c[name]):
                 raise InvalidInput(name, "is computed by the database")
-            values[name] = null() if value is None else self._decoded(name, value, name)
+            values[name] = None if value is None else self._decoded(name, value, name)
         return values
 
     def _decoded(self, name: str, value: Any, field: str) -> Any:
@@ -155,18 +238,20 @@ class UserTable:
             raise InvalidInput(field, f"{name} is longer than {limit}")
         return decoded
 
-    def _writable(self, column: Column[Any]) -> bool:
-        return column.name not in self.key_columns and column.computed is None
-
-    def _check_stored(self, connection: Connection, key: Key, values: dict[str, Any]) -> None:
+    def check_kept(self, change: Change, row: Row) -> None:
         """A database that rounds what it is given must not be told yes; SQLite keeps decimals as doubles."""
-        decimals = [name for name in values if isinstance(self._table.c[name].type, types.Numeric)]
-        if not decimals:
-            return
-        stored = connection.execute(select(*(self._table.c[n] for n in decimals)).where(*self._named(key))).mappings()
-        for name, value in stored.one().items():
-            if value is not None and value != values[str(name)]:
-                raise InvalidInput(str(name), f"would be rounded to {value}")
+        for name, value in change.values.items():
+            if name not in row or not isinstance(self._table.c[name].type, types.Numeric):
+                continue
+            kept = row[name]
+            if kept is not None and value is not DEFAULT and Decimal(kept) != value:
+                raise InvalidInput(name, f"would be rounded to {kept}")
+
+
+def _check_all(result: CursorResult[Any], changes: Sequence[Change]) -> None:
+    """A trigger may quietly keep a row as it is; what was not written must not be told as written."""
+    if result.rowcount not in (-1, len(changes)):
+        raise Unsure
 
 
 def _initial(column: Column[Any]) -> Any:

@@ -1,13 +1,25 @@
 """The tables that Fencegate keeps in a protected database."""
 
+from typing import Any
+
 from sqlalchemy import BigInteger, Column, Connection, LargeBinary, MetaData, String, Table, Text, inspect
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
 from fencegate.core.names import MAX_LOCK_KEY_BYTES
 
 # Bytes, not text: by the rules of a collation 'a' may equal 'A', or 'a ', and two fences would be one.
 KeyBytes = LargeBinary(MAX_LOCK_KEY_BYTES).with_variant(mysql.VARBINARY(MAX_LOCK_KEY_BYTES), "mysql", "mariadb")
+
+# A MySQL TEXT ends at 64 KiB.
+Document = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+
+# Other engines of MySQL don't roll back, and its other collations take two names for one.
+_MYSQL: dict[str, Any] = {
+    f"{name}_{option}": value
+    for name in ("mysql", "mariadb")
+    for option, value in (("engine", "InnoDB"), ("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
+}
 
 metadata = MetaData()
 
@@ -18,6 +30,7 @@ fences = Table(
     Column("mode", String(16), primary_key=True),
     Column("token", BigInteger, nullable=False),
     sqlite_with_rowid=False,
+    **_MYSQL,
 )
 
 resources = Table(
@@ -28,6 +41,7 @@ resources = Table(
     Column("form", Text, nullable=False),
     Column("mode", String(16), nullable=False),
     Column("floor", BigInteger, nullable=False),
+    **_MYSQL,
 )
 
 documents = Table(
@@ -35,7 +49,8 @@ documents = Table(
     metadata,
     Column("resource", String(255), primary_key=True),
     Column("key", KeyBytes, primary_key=True),
-    Column("document", Text, nullable=False),
+    Column("document", Document, nullable=False),
+    **_MYSQL,
 )
 
 FENCE_TABLES = (fences, resources)
@@ -48,8 +63,22 @@ def missing(connection: Connection, tables: tuple[Table, ...]) -> list[Table]:
     return [table for table in tables if not there.has_table(table.name)]
 
 
+_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(7420, 1)"
+
+
+def ddl(kind: str) -> list[str]:
+    """The statements that make the fence tables where they are missing, for connections that are not SQLAlchemy's. In
+    one transaction."""
+    dialects = {"sqlite": sqlite, "postgresql": postgresql, "mysql": mysql}
+    dialect = dialects[kind].dialect()
+    made = [str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)) for table in FENCE_TABLES]
+    return [_ONE_AT_A_TIME, *made] if kind == "postgresql" else made
+
+
 def create(connection: Connection, tables: list[Table]) -> None:
     """Create them, unless another did meanwhile. Not in the transaction that looked: two that both looked first would
     each wait for the other."""
+    if tables and connection.dialect.name == "postgresql":  # where two who create one table may both fail
+        connection.exec_driver_sql(_ONE_AT_A_TIME)
     for table in tables:
         connection.execute(CreateTable(table, if_not_exists=True))

@@ -1,0 +1,1 @@
+"""The durable fence in front of an HTTP service."""

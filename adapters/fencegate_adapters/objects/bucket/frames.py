@@ -1,0 +1,191 @@
+"""Frames in a bucket: read, and replaced if they are still what they were.
+
+A frame's nonce makes every version unlike every other, so a condition on a version that is gone never holds again. A
+frame also remembers the nonces before its own: when the answer to a write is lost, what is there now nearly always
+tells whether it landed. The last known frame of each place is kept, so that a holder's next write is one round trip.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import NamedTuple
+
+from fencegate.clock import Clock
+from fencegate.core.errors import InvalidInput, ResourceUnavailable
+from fencegate_adapters.objects import frame
+from fencegate_adapters.objects.bucket.blobs import Blobs, Version
+from fencegate_adapters.objects.bucket.keys import Place
+from fencegate_adapters.objects.bucket.outcomes import NotSent, Refused, Unsettled
+from fencegate_adapters.objects.bucket.standing import PAST, standing_of
+from fencegate_adapters.objects.frame import Header
+
+CONTENT_TYPE = "application/vnd.fencegate.frame"
+FIRST_BYTES = 64 * 1024
+"""What is fetched of a frame at first: its header, and the whole of a small body."""
+KNOWN = 2048
+MAX_COPIED_BYTES = 64 * 1024
+FEW_PARTS = 64
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 1.0
+
+
+class Frame(NamedTuple):
+    """A frame that was there: `start` are the first bytes of its body, as far as they were fetched."""
+
+    header: Header
+    version: Version
+    body_at: int
+    start: bytes = b""
+
+
+def _in_one(parts: list[bytes]) -> bytes | list[bytes]:
+    """Many small parts in one piece; a large one is not copied for the sake of the header before it."""
+    return parts if sum(map(len, parts)) > MAX_COPIED_BYTES and len(parts) <= FEW_PARTS else b"".join(parts)
+
+
+class _Fate(Enum):
+    LANDED = auto()
+    NEVER = auto()
+    OPEN = auto()
+    UNSEEN = auto()
+    """The bucket could not be read."""
+    UNKNOWN = auto()
+
+
+class Damaged(ResourceUnavailable):
+    """What lies under the key is no frame of ours, so its mark is unknown, and nothing is accepted."""
+
+    def __init__(self, place: Place, why: Exception) -> None:
+        super().__init__(
+            f"{place.name!r} is damaged ({why}), and its mark with it: restore {place.key!r}, or remove it and raise "
+            "the floor"
+        )
+
+
+class Frames:
+    """See the head of this file. `within_s` bounds the time that a commit of unknown fate is followed."""
+
+    def __init__(self, resource: str, blobs: Blobs, clock: Clock, within_s: float) -> None:
+        self._resource = resource
+        self._blobs = blobs
+        self._clock = clock
+        self._within_s = within_s
+        self._known: OrderedDict[str, Frame] = OrderedDict()
+
+    def known(self, place: Place) -> Frame | None:
+        """The last known frame, without asking: good to write on, not to refuse by."""
+        found = self._known.get(place.key)
+        if found is not None:
+            self._known.move_to_end(place.key)
+        return found
+
+    async def load(self, place: Place, first_bytes: int = FIRST_BYTES) -> Frame | None:
+        """The frame as it is now; None when there never was one."""
+        blob = await self._blobs.get(place.key, first_bytes)
+        if blob is None:
+            self.forget(place)
+            return None
+        try:
+            if len(blob.data) < frame.length(blob.data) <= frame.MAX_HEADER_BYTES:
+                blob = await self._blobs.get(place.key, frame.MAX_HEADER_BYTES) or blob
+            header, body_at = frame.decode(blob.data, blob.size)
+            if header.standing is None or (place.name and header.key != place.name):
+                raise frame.BadFrame("the frame is that of another object")
+        except frame.BadFrame as bad:
+            raise Damaged(place, bad) from bad
+        self._remember(place, Frame(header, blob.version, body_at))
+        return Frame(header, blob.version, body_at, blob.data[body_at:])
+
+    async def commit(self, place: Place, header: Header, body: Sequence[bytes], base: Frame | None) -> bool:
+        """Replace `base` (None: nothing) by this frame. False when others were faster, and nothing was written.
+
+        An attempt of unknown fate is followed up: read back, and sent again while it can still land.
+        """
+        start = self._encoded(header)
+        data = _in_one([start, *body])
+        deadline_us = self._clock.monotonic_us() + int(self._within_s * 1_000_000)
+        doubtful, pause_s = False, _FIRST_PAUSE_S
+        while True:
+            try:
+                version = await self._blobs.put(place.key, data, base.version if base else None, CONTENT_TYPE)
+            except Refused:
+                pass
+            except NotSent:
+                if not doubtful:
+                    raise self._unavailable("can't be reached; nothing was written") from None
+            except Unsettled:
+                doubtful = True
+            except ResourceUnavailable:  # nothing was written by this attempt; one before it can still land
+                if not doubtful:
+                    self.forget(place)
+                    raise
+            except BaseException:
+                self.forget(place)
+                raise
+            else:
+                self._remember(place, Frame(header, version, len(start)))
+                return True
+            fate = await self._fate(place, header, base, doubtful=doubtful)
+            if fate is _Fate.LANDED or fate is _Fate.NEVER:
+                return fate is _Fate.LANDED
+            # Something on the way may have sent it twice, and then its own first copy is what it was refused for.
+            doubtful = doubtful or fate is _Fate.UNSEEN
+            if not doubtful:
+                return False  # the server refused, and it was asked only once
+            if fate is _Fate.UNKNOWN or self._clock.monotonic_us() >= deadline_us:
+                raise self._unknown()
+            await asyncio.sleep(pause_s * (0.5 + self._clock.jitter()))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def forget(self, place: Place) -> None:
+        self._known.pop(place.key, None)
+
+    async def _fate(self, place: Place, header: Header, base: Frame | None, *, doubtful: bool) -> _Fate:
+        """What became of the frame, as far as what is there now tells."""
+        self.forget(place)
+        try:
+            now = await self.load(place)
+        except Damaged:
+            if doubtful:
+                return _Fate.OPEN
+            raise
+        except ResourceUnavailable:
+            return _Fate.UNSEEN
+        if now is None and base is not None:
+            if doubtful:
+                return _Fate.UNKNOWN
+            raise self._unavailable(f"lost {place.key!r}, and its mark with it: restore it, or raise the floor")
+        if now is None:
+            return _Fate.OPEN
+        past = standing_of(now.header).past
+        if header.nonce in (now.header.nonce, *past):
+            return _Fate.LANDED
+        if base is not None and now.header.nonce == base.header.nonce:
+            return _Fate.OPEN
+        # The chain from what we built on is all there, and we are not in it.
+        whole = base.header.nonce in past if base is not None else len(past) < PAST
+        return _Fate.NEVER if whole else _Fate.UNKNOWN
+
+    def _encoded(self, header: Header) -> bytes:
+        try:
+            return frame.encode(header)
+        except ValueError as error:
+            raise InvalidInput("metadata", str(error)) from error
+
+    def _remember(self, place: Place, found: Frame) -> None:
+        if found.version.e_tag is None and found.version.version is None:
+            return
+        self._known[place.key] = found
+        self._known.move_to_end(place.key)
+        if len(self._known) > KNOWN:
+            self._known.popitem(last=False)
+
+    def _unavailable(self, what: str) -> ResourceUnavailable:
+        return ResourceUnavailable(f"resource {self._resource!r}: the bucket {what}")
+
+    def _unknown(self) -> ResourceUnavailable:
+        return ResourceUnavailable(
+            f"resource {self._resource!r}: the bucket's answer was lost; whether the frame was written is unknown",
+            outcome="unknown",
+        )

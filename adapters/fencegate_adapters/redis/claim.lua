@@ -1,0 +1,2 @@
+-- Nothing but the check: a claim, or a look at the mark.
+return {'ok', highest, shadow}

@@ -1,0 +1,45 @@
+"""BEGIN and the passage on a connection of `sqlite3`, when the mark is at the token already, as it mostly is.
+
+`BEGIN IMMEDIATE` makes this connection the only writer, and the look at the fence after it is then the last word. The
+usual way asks the same by an UPDATE that changes nothing, before which the driver says BEGIN by itself: one statement
+more, of three.
+"""
+
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from fencegate.core.fence import admit
+from fencegate_adapters.sql.passing import Claims
+from fencegate_adapters.sql.passing.sqlite import LOOK
+
+_OURS_TO_BEGIN = ("", "DEFERRED", "IMMEDIATE")
+_LEGACY = -1  # `sqlite3.LEGACY_TRANSACTION_CONTROL`, which is newer than the oldest Python that we run on
+
+
+def begins(connection: Connection, claims: Claims) -> bool:
+    """Whether the transaction has begun and has passed. False: it has not passed; do so in the usual way."""
+    if connection.dialect.driver != "pysqlite" or len(claims) != 1:
+        return False
+    driver: Any = connection.connection.driver_connection
+    if (
+        driver.isolation_level not in _OURS_TO_BEGIN
+        or getattr(driver, "autocommit", _LEGACY) != _LEGACY
+        or driver.in_transaction
+    ):
+        return False  # somebody else says when it begins, and how, or nobody does
+    errors = connection.dialect.loaded_dbapi
+    try:
+        driver.execute("BEGIN IMMEDIATE")
+    except errors.Error as error:  # it has waited for the writer before it; nobody is to wait again
+        raise DBAPIError.instance(None, None, error, errors.Error) from error
+    try:
+        found = driver.execute(LOOK, (claims.keys[0],)).fetchone()
+    except errors.Error:
+        return False  # the usual way meets the same error, and tells of it
+    token = claims.lowest
+    if found is None or found[0] < token:
+        return False  # it is raised in the transaction that has begun
+    admit(token, max(found))
+    return True

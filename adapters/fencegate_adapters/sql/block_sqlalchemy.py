@@ -1,0 +1,126 @@
+"""The block of `fenced` on a session or connection of SQLAlchemy."""
+
+import contextlib
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Generic, TypeVar, cast
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, IntegrityError, UnboundExecutionError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
+
+from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
+from fencegate_adapters.sql.dialect import cause
+from fencegate_adapters.sql.leases import Leases, ensure_held
+from fencegate_adapters.sql.passage import Passage, prepare, roll_back_rest
+from fencegate_adapters.sql.passing import Claims
+
+S = TypeVar("S", Session, Connection, AsyncSession, AsyncConnection)
+
+BEGUN = (
+    "this session or connection has a transaction already, and what was done in it is not under the fence: commit or "
+    "roll it back first. fenced() begins and commits by itself, so it goes outside of begin()"
+)
+REFUSED_AT_COMMIT = ("40001", "40P01")
+"""Said of a transaction that is undone for sure; callers who try again look for it."""
+
+
+class Fenced(Generic[S]):
+    """`with` for Session and Connection, `async with` for their async kinds."""
+
+    def __init__(self, session: S, claims: Claims, leases: Sequence[Leases]) -> None:
+        self._session: S = session
+        self._passage = Passage(claims)
+        self._leases = leases
+
+    def __enter__(self) -> S:
+        if isinstance(self._session, AsyncSession | AsyncConnection):
+            raise TypeError("use `async with fenced(…)` for an async session or connection")
+        self._enter(self._session)
+        return self._session
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._exit(cast(Session | Connection, self._session), error)
+
+    async def __aenter__(self) -> S:
+        if not isinstance(self._session, AsyncSession | AsyncConnection):
+            raise TypeError("use `with fenced(…)` for a session or connection that is not async")
+        await self._session.run_sync(self._enter)
+        return self._session
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        assert isinstance(self._session, AsyncSession | AsyncConnection)
+        await self._session.run_sync(self._exit, error)
+
+    def _enter(self, session: Session | Connection) -> None:
+        if session.in_transaction():
+            raise UnsafeConfiguration(BEGUN)
+        for bind in _binds(session):
+            if isinstance(bind, Connection) and bind.in_transaction():
+                raise UnsafeConfiguration(BEGUN)
+            prepare(bind)
+        if isinstance(session, Session):
+            self._passage.begin(session)
+        else:
+            self._passage.watch(session)
+
+    def _exit(self, session: Session | Connection, error: BaseException | None) -> None:
+        try:
+            if error is None:
+                self._commit(session)
+            else:
+                _roll_back(session, error)
+        finally:
+            self._passage.end(session)
+
+    def _commit(self, session: Session | Connection) -> None:
+        try:
+            if isinstance(session, Session):
+                session.flush()
+            self._passage.check_open()
+            ensure_held(self._leases)
+            try:
+                session.commit()
+            except DBAPIError as failed:
+                meant = _at_commit(failed)
+                if meant is failed:
+                    raise
+                raise meant from failed
+        except BaseException as error:
+            _roll_back(session, error)
+            raise
+
+
+def _binds(session: Session | Connection) -> list[Engine | Connection]:
+    """Where the session will find its connections, as far as it says."""
+    if isinstance(session, Connection):
+        return [session]
+    # A session may have a bind for each class; SQLAlchemy 2.0 keeps them to itself.
+    of_classes = getattr(session, "binds", None) or getattr(session, "_Session__binds", {})
+    if not of_classes and session.bind is not None:
+        return [session.bind]
+    binds: list[Engine | Connection] = list(of_classes.values())
+    with contextlib.suppress(UnboundExecutionError):
+        binds.append(session.get_bind())
+    return binds
+
+
+def _roll_back(session: Session | Connection, error: BaseException) -> None:
+    """Undo, without hiding the error that is on its way."""
+    try:
+        session.rollback()
+        if isinstance(session, Connection):
+            roll_back_rest(session)
+    except DBAPIError as second:
+        error.add_note(f"and the rollback failed: {cause(second)}")
+
+
+def _at_commit(error: DBAPIError) -> Exception:
+    """An error of COMMIT itself leaves open whether it happened; a constraint that is judged there does not."""
+    refused = getattr(error.orig, "sqlstate", None) in REFUSED_AT_COMMIT and not error.connection_invalidated
+    if refused or isinstance(error, IntegrityError):
+        return error
+    return ResourceUnavailable(f"the database failed while it committed: {cause(error)}", outcome="unknown")

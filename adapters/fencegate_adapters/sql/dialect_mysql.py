@@ -1,0 +1,170 @@
+"""MariaDB 10.5 and MySQL 8.0, or newer; our own connections go through PyMySQL."""
+
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, insert
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from fencegate.core.errors import InvalidInput, UnsafeConfiguration
+
+IDLE_S = 30
+_STRICT = "STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
+_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
+
+_SETTINGS = """
+SELECT @@innodb_flush_log_at_trx_commit, @@global.read_only, @@log_bin, @@sync_binlog, @@autocommit
+"""
+_ENGINE = """
+SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'fencegate_fences'
+"""
+
+
+class MysqlDialect:
+    """Many writers; a fence row keeps those of one lock key in order."""
+
+    durability = (
+        "marks and rows commit together in InnoDB (innodb_flush_log_at_trx_commit=1): they survive a crash and a power "
+        "loss; after a restore, or a failover to a replica that lagged, raise the floor"
+    )
+    writers = 4
+    locks_floors = True
+
+    def engine(self, url: URL, connections: int) -> Engine:
+        try:
+            import pymysql  # noqa: F401
+        except ImportError:
+            raise UnsafeConfiguration("MySQL needs its driver: pip install 'fencegate[mysql]'") from None
+        try:
+            engine = create_engine(
+                url.set(drivername=f"{url.get_backend_name()}+pymysql", query={}),
+                connect_args=_arguments(url),
+                isolation_level="READ COMMITTED",
+                pool_size=connections,
+                max_overflow=0,
+                pool_timeout=10,
+                pool_use_lifo=True,
+            )
+        except (ValueError, ArgumentError):
+            raise UnsafeConfiguration("the URL of a MySQL resource can't be read") from None
+        event.listen(engine, "connect", self._connected)
+        return engine
+
+    @staticmethod
+    def _connected(driver: Any, _record: object) -> None:
+        """Without strict mode a value that doesn't fit is cut, and the writer is told yes."""
+        with driver.cursor() as cursor:
+            cursor.execute(f"SET SESSION sql_mode = '{_STRICT}', time_zone = '+00:00'")
+            if "MariaDB" in str(driver.get_server_info()):
+                cursor.execute(f"SET SESSION idle_transaction_timeout = {IDLE_S}")
+
+    def check(self, connection: Connection) -> None:
+        flush, read_only, binlog, sync_binlog, _ = connection.exec_driver_sql(_SETTINGS).one()
+        if flush != 1:
+            raise UnsafeConfiguration(
+                f"MySQL has innodb_flush_log_at_trx_commit={flush}, with which a crash takes marks back: set it to 1"
+            )
+        if binlog and sync_binlog != 1:
+            raise UnsafeConfiguration(
+                f"MySQL has log_bin and sync_binlog={sync_binlog}, with which a crash takes marks back: set it to 1"
+            )
+        if str(read_only).upper() not in ("0", "OFF"):
+            raise UnsafeConfiguration("the MySQL server is read-only: name the primary")
+        kept_by = connection.exec_driver_sql(_ENGINE).scalar()
+        if kept_by is not None and kept_by != "InnoDB":
+            raise UnsafeConfiguration(
+                f"fencegate_fences is kept by {kept_by}, which can't roll back: "
+                "ALTER TABLE fencegate_fences ENGINE=InnoDB"
+            )
+
+    def limit_wait(self, connection: Connection, wait_ms: int) -> None:
+        wait_s = max(1, -(-wait_ms // 1000))
+        if connection.info.get("fencegate_wait_s") != wait_s:
+            driver: Any = connection.connection.driver_connection
+            with driver.cursor() as cursor:  # outside of a transaction, which SQLAlchemy would begin
+                cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {wait_s}")
+            connection.info["fencegate_wait_s"] = wait_s
+
+    def raise_marks(self, connection: Connection, claims: Mapping[str, int], mode: str) -> dict[str, int]:
+        # Not told by the count of rows, which says the same of a stale token and of an equal one: by what is there
+        # afterwards, under the locks that the first statement took.
+        keys = sorted(key.encode() for key in claims)
+        values = [value for key in keys for value in (key, mode, claims[key.decode()])]
+        connection.exec_driver_sql(
+            f"INSERT INTO fencegate_fences (lock_key, mode, token) VALUES {_list('(%s, %s, %s)', keys)} "  # noqa: S608 - nothing but placeholders
+            "ON DUPLICATE KEY UPDATE token = GREATEST(token, VALUES(token))",
+            tuple(values),
+        )
+        found = connection.exec_driver_sql(
+            f"SELECT lock_key, token FROM fencegate_fences WHERE mode = %s AND lock_key IN ({_list('%s', keys)}) "  # noqa: S608
+            "LOCK IN SHARE MODE",
+            (mode, *keys),
+        )
+        return {bytes(key).decode(): int(token) for key, token in found}
+
+    def keep_out(self, connection: Connection) -> None:
+        """Nothing: whoever passes a fence has locked the floor for sharing, so the one who raises it waits there."""
+
+    def insert_missing(self, connection: Connection, table: Table, values: dict[str, Any]) -> bool:
+        # The count is 0 when the row was there. Other errors than that are warnings under IGNORE: our own values fit.
+        return connection.execute(insert(table).prefix_with("IGNORE").values(**values)).rowcount == 1
+
+    def in_transaction(self, connection: Connection) -> bool:
+        driver: Any = connection.connection.driver_connection
+        status = getattr(driver, "server_status", None)  # PyMySQL and aiomysql: as the last answer told
+        if isinstance(status, int):
+            return bool(status & _IN_TRANSACTION)
+        if not getattr(connection.dialect, "is_mariadb", False):
+            raise UnsafeConfiguration("with MySQL use a driver that tells of transactions: PyMySQL, or aiomysql")
+        cursor = connection.connection.cursor()  # not by SQLAlchemy, which would tell us of the statement
+        cursor.execute("SELECT @@in_transaction")
+        return bool(cursor.fetchall()[0][0])
+
+    def refusal(self, error: DBAPIError) -> InvalidInput:
+        number, text = _told(error.orig)
+        if number in (1048, 1364):
+            column = (re.findall(r"'([^']*)'", text) or ["row"])[0]
+            return InvalidInput(column, "must not be null, and must be given when a row is replaced or created")
+        if number in (1062, 1586):
+            index = (re.findall(r"for key '([^']*)'", text) or ["?"])[-1].rpartition(".")[2]
+            return InvalidInput("row", f"another row has the same value in the unique index {index!r}")
+        if number in (3819, 4025):
+            constraint = (re.findall(r"[`']([^`']*)[`']", text) or ["?"])[0]
+            return InvalidInput(
+                "row", f"does not satisfy the constraint {constraint.rpartition('.')[2]!r} of the table"
+            )
+        if number in (1216, 1217, 1451, 1452):
+            return InvalidInput("row", "names a row of another table that is not there, or is named by one")
+        return InvalidInput("row", f"is refused by the database ({text[:200]})")
+
+
+def _told(error: BaseException | None) -> tuple[int, str]:
+    arguments = error.args if error is not None else ()
+    number = arguments[0] if arguments and isinstance(arguments[0], int) else 0
+    return number, str(arguments[-1]) if arguments else "no reason given"
+
+
+def _arguments(url: URL) -> dict[str, Any]:
+    """What the driver is told beside user, host and database. The options are those of a store's URL."""
+    options = {name: str(value) for name, value in url.query.items()}
+    arguments: dict[str, Any] = {"charset": "utf8mb4", "connect_timeout": 5, "read_timeout": 60, "write_timeout": 60}
+    tls, ca, socket = options.pop("tls", "off"), options.pop("ca", None), options.pop("socket", None)
+    options.pop("charset", None)
+    if options or tls not in ("off", "verify") or (tls == "off" and ca):
+        raise UnsafeConfiguration(
+            "the URL of a MySQL resource has an option that is not known here: write it as "
+            "mysql://USER:PASSWORD@HOST:3306/DATABASE?tls=verify&ca=FILE (or ?socket=FILE)"
+        )
+    if socket is not None:
+        arguments["unix_socket"] = socket
+    try:
+        secured = {"ssl": ssl.create_default_context(cafile=ca)} if tls == "verify" else {"ssl_disabled": True}
+    except OSError as error:
+        raise UnsafeConfiguration(f"the file of certificates in `ca` can't be used: {error.strerror}") from None
+    return arguments | secured
+
+
+def _list(item: str, of: Any) -> str:
+    return ", ".join([item] * len(of))

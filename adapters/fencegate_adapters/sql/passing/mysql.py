@@ -1,0 +1,58 @@
+"""Passing in MariaDB and MySQL.
+
+All that looks at a fence is a locking read: under REPEATABLE READ, the default here, any other would fix the snapshot
+of the whole transaction before the lock is there.
+
+Floors of protected tables are left to their triggers. Keys travel in hexadecimal, since aiomysql can't send bytes with
+every release of PyMySQL.
+"""
+
+from fencegate.core.fence import admit
+from fencegate_adapters.sql.passing.claims import Claims
+from fencegate_adapters.sql.passing.steps import Ask, Steps
+
+# Into the variables that the triggers of `fencegate protect` look at; they outlive the transaction, see `after`. The
+# answer to such a statement tells the driver besides whether there is a transaction, which that to a plain one doesn't.
+_SHARE = """
+SELECT :named, :locks INTO @fencegate_token, @fencegate_lock
+FROM fencegate_fences WHERE lock_key = UNHEX(:key) AND mode = 'enforce' AND token = :token
+    AND token >= (
+        SELECT coalesce(max(floor), 0) FROM fencegate_resources WHERE left(name, 8) <> 'protect:' LOCK IN SHARE MODE
+    )
+LOCK IN SHARE MODE
+"""
+# Neither this nor its count of rows can tell a stale token from an equal one; what is there afterwards does.
+_RAISE = """
+INSERT INTO fencegate_fences (lock_key, mode, token) VALUES (UNHEX(:key), 'enforce', :token)
+ON DUPLICATE KEY UPDATE token = GREATEST(token, VALUES(token))
+"""
+_LOOK = """
+SELECT token,
+    (SELECT coalesce(max(floor), 0) FROM fencegate_resources WHERE left(name, 8) <> 'protect:' LOCK IN SHARE MODE)
+FROM fencegate_fences WHERE lock_key = UNHEX(:key) AND mode = 'enforce' LOCK IN SHARE MODE
+"""
+_FORGET = "SET @fencegate_token = NULL, @fencegate_lock = NULL"
+
+
+class MysqlRules:
+    after = Ask(_FORGET)
+
+    def passing(self, claims: Claims, seen: bool, careful: bool = False) -> Steps[bool]:
+        locks, tokens = claims.named
+        for lock_key, token in claims:
+            values = {"key": lock_key.encode().hex(), "token": int(token), "named": tokens, "locks": locks}
+            ((shared,),) = (yield Ask(_SHARE, values)) if seen else [(0,)]
+            if not shared:
+                yield Ask(_RAISE, values)
+                ((shared,),) = yield Ask(_SHARE, values)
+            if not shared:
+                ((mark, floor),) = yield Ask(_LOOK, values)
+                admit(token, max(int(mark), int(floor)))
+                raise AssertionError("a fence could not be passed, and neither its mark nor a floor is above the token")
+        return True
+
+    def claiming(self, claims: Claims) -> Steps[None]:
+        yield from self.passing(claims, seen=False)
+
+    def floor(self, claims: Claims) -> Steps[None]:
+        yield from self.passing(claims, seen=True)

@@ -1,0 +1,37 @@
+"""Passing in SQLite: whoever writes first is the only writer until the commit."""
+
+from fencegate.core.fence import admit
+from fencegate_adapters.sql.passing.claims import Claims
+from fencegate_adapters.sql.passing.steps import Ask, Steps
+
+# It takes the writer's lock even where it changes nothing, and where it does not, no page is written.
+_RAISE = "UPDATE fencegate_fences SET token = :token WHERE lock_key = :key AND mode = 'enforce' AND token < :token"
+# Floors of protected tables are left to their triggers.
+LOOK = """
+SELECT token, (SELECT coalesce(max(floor), 0) FROM fencegate_resources WHERE substr(name, 1, 8) <> 'protect:')
+FROM fencegate_fences
+WHERE lock_key = ?1 AND mode = 'enforce'
+"""
+_LOOK = LOOK.replace("?1", ":key")
+_FIRST = "INSERT INTO fencegate_fences (lock_key, mode, token) VALUES (:key, 'enforce', :token)"
+
+
+class SqliteRules:
+    after = None
+
+    def passing(self, claims: Claims, seen: bool, careful: bool = False) -> Steps[bool]:
+        for key, token in zip(claims.keys, claims.tokens.values(), strict=True):
+            values = {"key": key, "token": token}
+            yield Ask(_RAISE, values)
+            found = yield Ask(_LOOK, values)
+            if not found:
+                yield Ask(_FIRST, values)
+                found = yield Ask(_LOOK, values)
+            admit(token, max(found[0]))
+        return True
+
+    def claiming(self, claims: Claims) -> Steps[None]:
+        yield from self.passing(claims, seen=False)
+
+    def floor(self, claims: Claims) -> Steps[None]:
+        yield from self.passing(claims, seen=True)

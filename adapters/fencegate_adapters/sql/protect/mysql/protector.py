@@ -1,0 +1,164 @@
+"""Plans what to create and drop in a MySQL or MariaDB database, where each statement of DDL commits by itself."""
+
+import re
+
+from sqlalchemy import URL, Connection, Engine, text
+
+from fencegate.core.errors import ResourceUnavailable
+from fencegate_adapters.sql.dialect import dialect_of
+from fencegate_adapters.sql.protect import plan as plans
+from fencegate_adapters.sql.protect.mysql import catalog
+from fencegate_adapters.sql.protect.mysql.catalog import FoundColumn
+from fencegate_adapters.sql.protect.plan import Plan, creation, filled, fingerprint
+from fencegate_adapters.sql.protect.wanted import ColumnPart, TableName, Wanted, guard_parts
+from fencegate_adapters.sql.tables import FENCE_TABLES
+
+_WAIT_S = 30
+_TURN = f"GET_LOCK('fencegate.protect', {_WAIT_S})"
+# Triggers and procedures keep the mode that they were created in; in this one a quote is all that needs doubling.
+_MODE = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES,NO_ENGINE_SUBSTITUTION'"
+_SETTINGS = ["SET NAMES utf8mb4", _MODE, f"SET SESSION lock_wait_timeout = {_WAIT_S}"]
+_BODY = re.compile(r"(?m)^BEGIN$")
+_TRUNCATE = "TRUNCATE does not fire triggers in MySQL: grant nobody DROP on the table, which is the right that it takes"
+
+_RECORD = text("SELECT guard, form, floor FROM fencegate_resources WHERE name = :name")
+
+
+class MysqlProtector:
+    """The triggers of a new guard are created before those of the old one are dropped: there is no moment without."""
+
+    def engine(self, url: URL, *, reads_only: bool) -> Engine:
+        return dialect_of("mysql").engine(url, 1).execution_options(isolation_level="AUTOCOMMIT")
+
+    def take_turn(self, connection: Connection) -> None:
+        dialect_of("mysql").check(connection)
+        if connection.exec_driver_sql(f"SELECT {_TURN}").scalar() != 1:
+            raise ResourceUnavailable("another `fencegate protect` is at work in this server: try again")
+
+    # --- installing --------------------------------------------------------------------------------------------------
+
+    def plan(self, connection: Connection, wanted: Wanted) -> Plan:
+        table = catalog.find_table(connection, wanted.table)
+        parts = guard_parts(wanted.guard, table, wanted.key)
+        needed = {part.column for part in parts if isinstance(part, ColumnPart)}
+        columns = {name: catalog.find_column(connection, table, name, name in needed) for name in wanted.key}
+        plan = Plan(TableName(None, table), warnings=[_TRUNCATE])
+        if through := catalog.cascades(connection, table):
+            plan.gaps.append(f"foreign keys with a cascade change its rows without firing triggers: {_listed(through)}")
+        there = catalog.tables_there(connection)
+        if not there:
+            plan.steps += [creation(one, connection.dialect) for one in FENCE_TABLES]
+        self._plan_procedures(connection, plan)
+        self._plan_triggers(connection, plan, table, _triggers(table, parts, columns))
+        self._plan_record(connection, plan, wanted, there)
+        return _scripted(plan)
+
+    def _plan_procedures(self, connection: Connection, plan: Plan) -> None:
+        known = catalog.procedures(connection)
+        told = _literal(f"Fencegate {fingerprint(*(filled('mysql', one, comment='') for one in catalog.PROCEDURES))}")
+        for one in catalog.PROCEDURES:
+            name = f"{catalog.PREFIX}{one}"
+            if _literal(known.get(name, "")) != told:
+                plan.steps += [f"DROP PROCEDURE IF EXISTS {name}", filled("mysql", one, comment=told)]
+
+    def _plan_triggers(self, connection: Connection, plan: Plan, table: str, wanted: dict[str, str]) -> None:
+        ours = [name for name, of in catalog.triggers(connection).items() if of == table]
+        plan.steps += [text_ for name, text_ in wanted.items() if name not in ours]
+        plan.steps += [f"DROP TRIGGER IF EXISTS {_name(name)}" for name in ours if name not in wanted]
+
+    def _plan_record(self, connection: Connection, plan: Plan, wanted: Wanted, there: bool) -> None:
+        """The record of how the table is protected."""
+        name, form = plans.record_name(plan.table), plans.form_of(wanted.key)
+        kept = connection.execute(_RECORD, {"name": name}).first() if there else None
+        what = plans.recording(plan, wanted, kept)
+        if what == "done":
+            return
+        floor = str(wanted.floor or 0)
+        if what == "change":
+            floor = (
+                f"(SELECT GREATEST({floor}, COALESCE(MAX(token), 0)) "  # noqa: S608 - a number
+                "FROM fencegate_fences WHERE mode = 'enforce')"
+            )
+        values = f"({_literal(name)}, {_literal(wanted.guard)}, {_literal(form)}, 'enforce', {floor})"
+        plan.steps.append(
+            f"INSERT INTO fencegate_resources (name, guard, form, mode, floor)\nVALUES {values}\n"
+            "ON DUPLICATE KEY UPDATE guard = VALUES(guard), form = VALUES(form), mode = VALUES(mode),\n"
+            "    floor = GREATEST(floor, VALUES(floor))"
+        )
+
+    # --- removing ----------------------------------------------------------------------------------------------------
+
+    def plan_removal(self, connection: Connection, table: TableName) -> Plan:
+        found = catalog.find_table(connection, table)
+        plan = Plan(TableName(None, found))
+        all_ = catalog.triggers(connection)
+        plan.steps += [f"DROP TRIGGER IF EXISTS {_name(name)}" for name, of in all_.items() if of == found]
+        ours = {f"{catalog.PREFIX}{one}" for one in catalog.PROCEDURES}
+        there = [name for name, comment in catalog.procedures(connection).items() if comment.startswith("Fencegate ")]
+        if all(of == found for of in all_.values()):
+            plan.steps += [f"DROP PROCEDURE IF EXISTS {name}" for name in there if name in ours]
+        return _scripted(plan)
+
+
+# --- the pieces ------------------------------------------------------------------------------------------------------
+
+
+def _triggers(table: str, parts: tuple[str | ColumnPart, ...], columns: dict[str, FoundColumn]) -> dict[str, str]:
+    """By name, which tells what they are: that of another guard is another name."""
+    record = f"CAST(_utf8mb4 {_literal(plans.record_name(TableName(None, table)))} AS BINARY)"
+    new, old = (_lock_key(parts, columns, row) for row in ("NEW", "OLD"))
+    moved = f"    IF NOT ({new} <=> {old}) THEN\n        CALL fencegate_check({new}, {record});\n    END IF;"
+    calls = {
+        "insert": f"    CALL fencegate_check({new}, {record});",
+        "update": f"    CALL fencegate_check({old}, {record});\n{moved}",
+        "delete": f"    CALL fencegate_check({old}, {record});",
+    }
+    told = fingerprint(table, *calls.values(), filled("mysql", "trigger", trigger="", event="", table="", calls=""))
+    names = {event: f"{catalog.PREFIX}{told}_{event}" for event in calls}
+    return {
+        names[event]: filled(
+            "mysql", "trigger", trigger=names[event], event=event.upper(), table=_name(table), calls=text_
+        )
+        for event, text_ in calls.items()
+    }
+
+
+def _lock_key(parts: tuple[str | ColumnPart, ...], columns: dict[str, FoundColumn], row: str) -> str:
+    """As bytes: by the rules of a collation two lock keys may be equal that are not the same."""
+    spelled = [
+        _as_text(row, columns[part.column]) if isinstance(part, ColumnPart) else f"_utf8mb4 {_literal(part)}"
+        for part in parts
+    ]
+    return f"CAST(CONCAT({', '.join(spelled)}) AS BINARY)"
+
+
+def _as_text(row: str, column: FoundColumn) -> str:
+    value = f"{row}.{_name(column.name)}"
+    # Through a decimal: a column with ZEROFILL would be spelled with its zeros.
+    return f"CONVERT({f'CAST({value} AS DECIMAL(20, 0))' if column.whole else value} USING utf8mb4)"
+
+
+def _scripted(plan: Plan) -> Plan:
+    """For the client, which must be told where a procedure ends."""
+    if plan.steps:
+        steps = [f"DO {_TURN}", *plan.steps, "DO RELEASE_LOCK('fencegate.protect')"]
+        plan.steps = [*_SETTINGS, *plan.steps]
+        told = [
+            f"DELIMITER //\n{step}\n//\nDELIMITER ;" if _BODY.search(step) else f"{step};"
+            for step in [*_SETTINGS, *steps]
+        ]
+        plan.script = "\n\n".join(told) + "\n"
+    return plan
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names)
+
+
+def _name(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _literal(value: str) -> str:
+    """In the mode that is set first, where a backslash means nothing."""
+    return "'" + value.replace("'", "''") + "'"

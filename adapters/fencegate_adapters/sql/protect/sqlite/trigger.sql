@@ -1,0 +1,4 @@
+CREATE TRIGGER <<trigger>> AFTER <<event>> ON <<table>> FOR EACH ROW
+BEGIN
+<<checks>>
+END

@@ -1,0 +1,83 @@
+"""`LeaseAuth`: the lease's headers on each request of an httpx client, and no request once the lease is lost."""
+
+from collections.abc import AsyncGenerator, Generator
+from typing import Any, Protocol
+
+import httpx
+
+_OURS = (b"fencing-token", b"fencing-lock")
+_LAST_MOMENT = "send_request_headers.started"
+
+
+class Lease(Protocol):
+    """What is needed of a lease; those of both faces of the client have it."""
+
+    def ensure_held(self) -> None:
+        """Raises LockLost unless it is held at this moment."""
+
+    def headers(self) -> dict[str, str]:
+        """The headers of the token; LockLost as above."""
+
+
+class LeaseAuth(httpx.Auth):
+    """Puts `Fencing-Token` and `Fencing-Lock` on each request; LockLost instead of sending when the lease is lost.
+
+    >>> httpx.Client(auth=LeaseAuth(lease)).put(url, json=row)
+
+    The lease is asked once more when a connection is there and the first byte is about to leave: waiting for a
+    connection may take longer than a lease. A redirect to another host doesn't get the headers. `auth` is another
+    one, of the service itself, to go with it.
+    """
+
+    def __init__(self, lease: Lease, auth: httpx.Auth | None = None) -> None:
+        self._lease = lease
+        self._auth = auth or httpx.Auth()
+        # As the other one asks for it, httpx reads bodies before it is called.
+        self.requires_request_body = self._auth.requires_request_body
+        self.requires_response_body = self._auth.requires_response_body
+
+    def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        before = request.extensions.get("trace")
+        host = self._dress(request)
+
+        def trace(name: str, info: dict[str, Any]) -> None:
+            self._last_look(name, info, host)
+            if before is not None:
+                before(name, info)
+
+        request.extensions["trace"] = trace
+        yield from self._auth.sync_auth_flow(request)
+
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        before = request.extensions.get("trace")
+        host = self._dress(request)
+
+        async def trace(name: str, info: dict[str, Any]) -> None:
+            self._last_look(name, info, host)
+            if before is not None:
+                await before(name, info)
+
+        request.extensions["trace"] = trace
+        flow = self._auth.async_auth_flow(request)
+        try:
+            following = await anext(flow)
+            while True:
+                response = yield following
+                following = await flow.asend(response)
+        except StopAsyncIteration:
+            return
+        finally:
+            await flow.aclose()
+
+    def _dress(self, request: httpx.Request) -> str:
+        request.headers.update(self._lease.headers())
+        return request.headers["host"]
+
+    def _last_look(self, name: str, info: dict[str, Any], host: str) -> None:
+        """httpx follows redirects below us, so this is where we see each of them go out."""
+        if not name.endswith(_LAST_MOMENT):
+            return
+        self._lease.ensure_held()
+        request = info["request"]
+        if any(header.lower() == b"host" and value.decode("latin-1") != host for header, value in request.headers):
+            request.headers[:] = [each for each in request.headers if each[0].lower() not in _OURS]

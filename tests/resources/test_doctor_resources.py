@@ -1,0 +1,72 @@
+"""What `fencegate doctor --config` says of resources: reachable or not, and what makes them unsafe."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fencegate import settings
+from fencegate.doctor import Examined, examine
+from tests.real import redis as real
+from tests.servers import kept_address
+
+
+@pytest.fixture(scope="module")
+def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real.RedisServer]:
+    """A server that keeps nothing on disk."""
+    if reason := real.missing():
+        pytest.skip(reason)
+    server = real.RedisServer(tmp_path_factory.mktemp("careless")).start()
+    yield server
+    server.terminate()
+
+
+async def look_at(folder: Path, table: str) -> Examined:
+    config = folder / "fencegate.toml"
+    config.write_text(f'role = "gateway"\n[resources.a]\n{table}\n')
+    found = await examine(settings.read(config=config))
+    (resource,) = [each for each in found if each.kind == "resource"]
+    assert resource.facts["configured in"] == f"{config}:2"
+    assert "hunter2" not in str(resource)
+    return resource
+
+
+async def test_marks_that_a_restart_loses_are_warned_of(tmp_path: Path, careless: real.RedisServer) -> None:
+    found = await look_at(tmp_path, f'url = "redis://{careless.address}/0"')
+    assert found.level == "warning"
+    assert "appendonly" in found.findings[0].what
+    assert "round trip" in found.facts
+
+
+async def test_a_server_that_evicts_fences_is_unsafe(tmp_path: Path, careless: real.RedisServer) -> None:
+    careless.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        found = await look_at(tmp_path, f'url = "redis://{careless.address}/1"')
+    finally:
+        careless.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    assert found.level == "unsafe"
+    assert "allkeys-lru" in found.findings[0].what
+
+
+async def test_what_can_not_be_reached_is_told_without_the_password(tmp_path: Path) -> None:
+    with kept_address() as nobody:
+        found = await look_at(tmp_path, f'url = "redis://:hunter2@{nobody}/0"\nvalues = "hashes"')
+    assert found.level == "unreachable"
+
+
+async def test_a_service_that_does_not_check_is_best_effort(tmp_path: Path) -> None:
+    url = f'url = "http://127.0.0.1:1/"\nfence = "sqlite:///{tmp_path}/fence.db"'
+    found = await look_at(tmp_path, url)
+    assert found.level == "warning"
+    assert "best effort" in found.findings[0].what
+    checked = await look_at(tmp_path, f"{url}\nupstream_checks = true")
+    assert checked.level == "fine"
+
+
+async def test_a_changed_guard_is_unsafe_until_the_floor_is_raised(tmp_path: Path) -> None:
+    url = f'url = "file://{tmp_path}/objects"'
+    (tmp_path / "objects").mkdir()
+    assert (await look_at(tmp_path, url)).level == "fine"
+    changed = await look_at(tmp_path, f'{url}\nguard = "job:x"')
+    assert changed.level == "unsafe"
+    assert "fence floor a" in changed.findings[0].what

@@ -1,0 +1,197 @@
+"""`LeaseAuth`: a lease's headers on each request of httpx, over real connections, and none once it is lost."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import pytest
+
+import fencegate.sync
+from fencegate import LockLost, Locks, ResourceUnavailable, connect
+from fencegate.httpx import GatewayKey, LeaseAuth
+from tests.servers import Server
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Answers with what it was sent; `/to?URL` redirects there."""
+
+    protocol_version = "HTTP/1.1"
+    seen: list[str]
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.seen.append(self.path)  # type: ignore[attr-defined]
+        body = json.dumps({name.lower(): value for name, value in self.headers.items()}).encode()
+        if self.path.startswith("/to?"):
+            self.send_response(307)
+            self.send_header("Location", self.path.removeprefix("/to?"))
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = do_PUT
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class EchoServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Echo)
+        self.seen: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+@pytest.fixture
+def echo() -> Iterator[EchoServer]:
+    yield from echoing()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[EchoServer]:
+    yield from echoing()
+
+
+def echoing() -> Iterator[EchoServer]:
+    with EchoServer() as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+class Lease:
+    """A lease that is lost when its test says so, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.lost_after = 1000
+
+    def ensure_held(self) -> None:
+        self.lost_after -= 1
+        if self.lost or self.lost_after < 0:
+            raise LockLost("it ran out")
+
+    def headers(self) -> dict[str, str]:
+        self.ensure_held()
+        return {"Fencing-Token": "34", "Fencing-Lock": "job:x"}
+
+
+async def put(face: str, url: str, auth: httpx.Auth, **how: object) -> httpx.Response:
+    """The same request by the sync or the async client."""
+    if face == "sync":
+        with httpx.Client(auth=auth, trust_env=False, verify=False, timeout=30, **how) as client:  # type: ignore[arg-type]
+            return client.put(url, json={})
+    async with httpx.AsyncClient(auth=auth, trust_env=False, verify=False, timeout=30, **how) as client:  # type: ignore[arg-type]
+        return await client.put(url, json={})
+
+
+both_faces = pytest.mark.parametrize("face", ["sync", "async"])
+
+
+@both_faces
+async def test_each_request_carries_the_headers_of_the_lease(face: str, echo: EchoServer) -> None:
+    told = (await put(face, echo.url, LeaseAuth(Lease()))).json()
+    assert (told["fencing-token"], told["fencing-lock"]) == ("34", "job:x")
+
+
+@both_faces
+async def test_nothing_is_sent_once_the_lease_is_lost(face: str, echo: EchoServer) -> None:
+    lease = Lease()
+    lease.lost = True
+    with pytest.raises(LockLost):
+        await put(face, echo.url, LeaseAuth(lease))
+    assert echo.seen == []
+
+
+@both_faces
+async def test_nothing_is_sent_when_it_is_lost_while_the_request_waits_for_its_connection(
+    face: str, echo: EchoServer
+) -> None:
+    lease = Lease()
+    lease.lost_after = 1  # it was held when the headers were made, and is lost when they are about to leave
+    with pytest.raises(LockLost):
+        await put(face, echo.url, LeaseAuth(lease))
+    assert echo.seen == []
+
+
+@both_faces
+async def test_a_redirect_within_the_host_keeps_the_headers(face: str, echo: EchoServer) -> None:
+    answer = await put(face, f"{echo.url}/to?/there", LeaseAuth(Lease()), follow_redirects=True)
+    assert answer.json()["fencing-token"] == "34"
+    assert echo.seen == ["/to?/there", "/there"]
+
+
+@both_faces
+async def test_a_redirect_to_another_host_does_not_get_the_headers(
+    face: str, echo: EchoServer, elsewhere: EchoServer
+) -> None:
+    url = f"{echo.url}/to?{elsewhere.url}/there"
+    told = (await put(face, url, LeaseAuth(Lease()), follow_redirects=True)).json()
+    assert elsewhere.seen == ["/there"]
+    assert "fencing-token" not in told
+    assert "fencing-lock" not in told
+
+
+@both_faces
+async def test_a_redirect_to_another_host_is_not_followed_once_the_lease_is_lost(
+    face: str, echo: EchoServer, elsewhere: EchoServer
+) -> None:
+    lease = Lease()
+    lease.lost_after = 2  # by now it was asked for the headers, and before they left
+    with pytest.raises(LockLost):
+        await put(face, f"{echo.url}/to?{elsewhere.url}/there", LeaseAuth(lease), follow_redirects=True)
+    assert elsewhere.seen == []
+
+
+@both_faces
+async def test_another_auth_goes_with_it(face: str, echo: EchoServer) -> None:
+    told = (await put(face, echo.url, LeaseAuth(Lease(), httpx.BasicAuth("me", "secret")))).json()
+    assert told["authorization"].startswith("Basic ")
+    assert told["fencing-token"] == "34"
+
+
+async def test_the_callers_own_trace_is_still_called(echo: EchoServer) -> None:
+    heard: list[str] = []
+
+    async def trace(name: str, info: dict[str, object]) -> None:
+        heard.append(name)
+
+    async with httpx.AsyncClient(auth=LeaseAuth(Lease()), trust_env=False, verify=False) as client:
+        await client.get(echo.url, extensions={"trace": trace})
+    assert "http11.send_request_headers.started" in heard
+
+
+async def test_a_real_lease_writes_through_the_gateway_until_it_is_released(server: Server) -> None:
+    url = f"{server.url}/v1/resources/rows/by-httpx"
+    locks: Locks = connect(server.url)
+    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+        async with locks.hold("rows:by-httpx") as lease:
+            assert (await client.put(url, json={"n": 1}, auth=LeaseAuth(lease))).status_code == 201
+        with pytest.raises(LockLost):
+            await client.put(url, json={"n": 2}, auth=LeaseAuth(lease))
+        assert (await client.get(url)).json() == {"n": 1}
+    await locks.aclose()
+
+
+def test_the_same_without_await(server: Server) -> None:
+    url = f"{server.url}/v1/resources/rows/by-httpx-sync"
+    with fencegate.sync.connect(server.url) as locks, httpx.Client(trust_env=False, verify=False) as client:
+        with locks.hold("rows:by-httpx-sync") as lease:
+            assert client.put(url, json={"n": 1}, auth=LeaseAuth(lease)).status_code == 201
+        with pytest.raises(LockLost):
+            client.put(url, json={"n": 2}, auth=LeaseAuth(lease))
+
+
+def test_a_server_that_takes_a_claim_without_telling_its_mark_has_raised_no_fence(echo: EchoServer) -> None:
+    with pytest.raises(ResourceUnavailable, match="Fencing-Token-Highest"):
+        GatewayKey(echo.url, "7").claim("accounts:7", 34)
+    assert echo.seen == ["/7/claim"]

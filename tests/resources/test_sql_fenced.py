@@ -1,0 +1,451 @@
+"""`fenced` in the caller's own transactions on real databases of each kind: what it lets pass, and what waits."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, event, func, insert, select, text, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from fencegate.core.errors import NotFound, ResourceUnavailable, StaleToken, UnsafeConfiguration
+from fencegate.sql import fenced, fenced_update
+from fencegate.sync import connect
+from fencegate_adapters.sql import RowsResource
+from fencegate_adapters.sql.protect import install
+from fencegate_adapters.sql.protect.wanted import Wanted, table_name
+from tests.eventually import eventually_sync
+from tests.resources.databases import KINDS, Database, make_database
+from tests.resources.sql_notes import (
+    KEY,
+    Base,
+    Lease,
+    Note,
+    async_engine_of,
+    engine_of,
+    mark,
+    note,
+    notes_in,
+    somebody_waits,
+    texts,
+)
+
+SERVERS = ("postgresql", "mariadb")
+LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+
+
+@pytest.fixture(params=KINDS)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    return make_database(request.param, request, tmp_path)
+
+
+@pytest.fixture
+def engine(database: Database) -> Iterator[Engine]:
+    with notes_in(database) as engine:
+        yield engine
+
+
+@pytest.fixture
+async def async_engine(database: Database, engine: Engine) -> AsyncIterator[AsyncEngine]:
+    made = async_engine_of(database)
+    yield made
+    await made.dispose()
+
+
+on_servers = pytest.mark.parametrize("database", SERVERS, indirect=True)
+on_postgresql = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+on_mariadb = pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+
+
+# --- passing, and being refused --------------------------------------------------------------------------------------
+
+
+def test_marks_commit_with_the_work_and_a_stale_holder_is_refused_before_it_sees_anything(engine: Engine) -> None:
+    for number in range(6):  # the same token again and again, on one connection: every way to pass is taken
+        note(engine, 7, f"{number} of 7")
+    note(engine, 8, "of 8")
+    with pytest.raises(StaleToken) as refused, Session(engine) as session, fenced(session, Lease(7)):
+        session.scalars(select(Note.text)).all()
+        pytest.fail("a stale holder got to see the data")
+    assert (refused.value.token, refused.value.highest) == (7, 8)
+    note(engine, 8, "again")
+    assert texts(engine)[-2:] == ["of 8", "again"]
+    assert len(texts(engine)) == 8
+    assert mark(engine) == 8
+
+
+def test_what_is_rolled_back_is_not_there_and_a_new_transaction_of_the_block_is_fenced(engine: Engine) -> None:
+    with pytest.raises(StaleToken), Session(engine) as session, fenced(session, Lease(7)):
+        session.add(Note(text="first"))
+        session.commit()
+        session.add(Note(text="undone"))
+        session.flush()
+        session.rollback()
+        note(engine, 8, "of 8")
+        session.add(Note(text="late"))
+    with pytest.raises(ZeroDivisionError), Session(engine) as session, fenced(session, Lease(9)):
+        session.add(Note(text="undone"))
+        session.flush()
+        _ = 1 // 0
+    assert texts(engine) == ["first", "of 8"]
+
+
+async def test_async_sessions_and_connections_are_fenced(engine: Engine, async_engine: AsyncEngine) -> None:
+    for number in range(6):
+        async with AsyncSession(async_engine) as session, fenced(session, Lease(7)):
+            session.add(Note(text=f"{number} of 7"))
+    async with async_engine.connect() as connection, fenced(connection, Lease(8)):
+        await connection.execute(insert(Note).values(text="of 8"))
+    for _ in range(2):
+        with pytest.raises(StaleToken):
+            async with AsyncSession(async_engine) as session, fenced(session, Lease(7)):
+                session.add(Note(text="late"))
+    assert len(texts(engine)) == 7
+    assert mark(engine) == 8
+
+
+def test_several_leases_pass_together_or_not_at_all(engine: Engine) -> None:
+    note(engine, 8, "of 8", "job:b")
+    with Session(engine) as session, fenced(session, Lease(9, "job:b"), Lease(3, "job:a"), Lease(5, "job:c")):
+        session.add(Note(text="all"))
+    assert [mark(engine, f"job:{name}") for name in "abc"] == [3, 9, 5]
+    with (
+        pytest.raises(StaleToken),
+        Session(engine) as session,
+        fenced(session, Lease(4, "job:a"), Lease(8, "job:b"), Lease(6, "job:c")),
+    ):
+        session.add(Note(text="late"))
+    assert [mark(engine, f"job:{name}") for name in "abc"] == [3, 9, 5]
+    for _ in range(2):
+        with Session(engine) as session, fenced(session, Lease(9, "job:b"), Lease(3, "job:a")):
+            session.execute(update(Note).values(text="both").where(Note.text == "all"))
+    assert texts(engine) == ["of 8", "both"]
+
+
+def test_what_hold_all_gives_is_taken_as_it_is(engine: Engine) -> None:
+    with connect("memory://") as locks:
+        with locks.hold_all(["job:b", "job:a"]) as leases, Session(engine) as session, fenced(session, leases):
+            session.add(Note(text="both"))
+        assert mark(engine, "job:a") == leases["job:a"].token
+        assert mark(engine, "job:b") == leases["job:b"].token
+        with (
+            locks.hold_all([("job:a", "shared"), "job:b"]) as leases,
+            Session(engine) as session,
+            pytest.raises(TypeError, match="shared"),
+        ):
+            fenced(session, leases)
+    with pytest.raises(TypeError, match="different tokens"):
+        fenced(Session(engine), Lease(7), Lease(8))
+
+
+def test_whoever_goes_round_fenced_is_refused_by_a_protected_table_and_fenced_is_not(
+    database: Database, engine: Engine
+) -> None:
+    note(engine, 7, "before")
+    install.protect(database.url, Wanted(table_name("notes"), ("id",), KEY, None))
+    with Session(engine) as session, fenced(session, Lease(7)):
+        session.add(Note(text="fenced"))
+    with Session(engine) as session, fenced(session, Lease(8), Lease(5, "job:other")):
+        session.add(Note(text="under two locks"))
+    with pytest.raises(DBAPIError, match="fencing token required"), Session(engine) as session:
+        session.add(Note(text="bare"))  # on the connection that was under the fence before
+        session.commit()
+    with (
+        pytest.raises(DBAPIError, match="fencing token required"),
+        Session(engine) as session,
+        fenced(session, Lease(9, "job:other")),
+    ):
+        session.add(Note(text="under another lock"))
+    assert texts(engine) == ["before", "fenced", "under two locks"]
+
+
+# --- who waits for whom ----------------------------------------------------------------------------------------------
+
+
+@on_servers
+def test_holders_of_one_token_write_at_the_same_time(engine: Engine) -> None:
+    note(engine, 7, "first")
+    with Session(engine) as one, Session(engine) as two, fenced(one, Lease(7)):
+        one.add(Note(text="one"))
+        one.flush()
+        with fenced(two, Lease(7)):  # if it had to wait for the other, it would wait for ever
+            two.add(Note(text="two"))
+        assert texts(engine) == ["first", "two"]
+    assert sorted(texts(engine)) == ["first", "one", "two"]
+
+
+@on_postgresql
+def test_holders_of_a_new_token_write_at_the_same_time_from_the_first(engine: Engine) -> None:
+    note(engine, 6, "before")
+    with Session(engine) as one, Session(engine) as two, fenced(one, Lease(7)):
+        one.add(Note(text="one"))
+        one.flush()
+        with fenced(two, Lease(7)):
+            two.add(Note(text="two"))
+        assert texts(engine) == ["before", "two"]
+    assert sorted(texts(engine)) == ["before", "one", "two"]
+
+
+@on_postgresql
+def test_a_process_that_has_not_met_the_token_before_writes_beside_those_who_have(
+    database: Database, engine: Engine
+) -> None:
+    note(engine, 7, "first")
+    another = engine_of(database)  # as in a worker process that was given the lease
+    with Session(engine) as one, Session(another) as two, fenced(one, Lease(7)):
+        one.add(Note(text="one"))
+        one.flush()
+        with fenced(two, Lease(7)):
+            two.add(Note(text="two"))
+        assert texts(engine) == ["first", "two"]
+    another.dispose()
+    assert sorted(texts(engine)) == ["first", "one", "two"]
+
+
+@on_servers
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_newer_holder_waits_for_the_open_transaction_of_an_older_one_and_sees_what_it_wrote(
+    database: Database, engine: Engine, level: str
+) -> None:
+    for number in range(5):  # so often that the older one passes in the quick way
+        note(engine, 7, f"{number}")
+    newer = engine_of(database, isolation_level=level)
+
+    def count_and_note() -> None:
+        with Session(newer) as session, fenced(session, Lease(8)):
+            there = session.scalar(select(func.count()).select_from(Note))
+            session.add(Note(text=f"after {there}"))
+
+    with ThreadPoolExecutor(1) as threads:
+        with Session(engine) as session, fenced(session, Lease(7)):
+            session.add(Note(text="of 7"))
+            session.flush()
+            waiting = threads.submit(count_and_note)
+            eventually_sync(lambda: somebody_waits(database))
+            assert not waiting.done()
+        waiting.result(30)
+    # With a snapshot from before the wait it would have counted five, and nothing in the database would object.
+    assert texts(engine)[5:] == ["of 7", "after 6"]
+    with pytest.raises(StaleToken):
+        note(engine, 7, "late")
+    newer.dispose()
+
+
+@on_servers
+@pytest.mark.parametrize("level", LEVELS)
+def test_at_every_level_equal_tokens_pass_and_stale_ones_do_not(database: Database, engine: Engine, level: str) -> None:
+    at_level = engine_of(database, isolation_level=level)
+    for number in range(5):
+        note(at_level, 7, f"{number}")
+    note(engine, 8, "of 8")
+    for _ in range(2):
+        with pytest.raises(StaleToken):
+            note(at_level, 7, "late")
+    note(at_level, 9, "of 9")
+    assert len(texts(engine)) == 7
+    at_level.dispose()
+
+
+@on_servers
+def test_two_who_take_the_same_locks_in_another_order_never_wait_for_each_other(
+    database: Database, engine: Engine
+) -> None:
+    note(engine, 1, "0", "job:a")
+    start = threading.Barrier(2)
+
+    def raise_both(first: str, second: str, tokens: range) -> int:
+        passed = 0
+        start.wait(30)
+        for token in tokens:
+            try:
+                with Session(engine) as session, fenced(session, Lease(token, first), Lease(token, second)):
+                    session.execute(text("UPDATE notes SET text = text + 1 WHERE id = 1"))
+                    passed += 1
+            except StaleToken:
+                continue
+        return passed
+
+    if database.kind == "postgresql":
+        database.execute("ALTER TABLE notes ALTER text TYPE bigint USING text::bigint")
+    with ThreadPoolExecutor(2) as threads:
+        one = threads.submit(raise_both, "job:a", "job:b", range(2, 60, 2))
+        two = threads.submit(raise_both, "job:b", "job:a", range(3, 60, 2))
+        passed = one.result(60) + two.result(60)  # a deadlock would be an error of the database
+    assert passed >= 2
+    assert database.fetch("SELECT text FROM notes")[0][0] in (passed, str(passed))
+
+
+@on_servers
+async def test_a_floor_waits_for_whoever_has_passed_and_nobody_passes_below_it_later(
+    database: Database, engine: Engine
+) -> None:
+    rows = RowsResource("notes", database.url, guard_template=KEY, wait_ms=20_000)
+    await rows.open()
+    await asyncio.to_thread(note, engine, 7, "first")
+    with Session(engine) as session, fenced(session, Lease(7)):
+        session.add(Note(text="second"))
+        session.flush()
+        raising = asyncio.create_task(rows.raise_floor(50))
+        await asyncio.to_thread(eventually_sync, lambda: somebody_waits(database) or raising.done())
+        assert not raising.done(), "the floor went up while a token below it could still commit"
+    await raising
+    for level in LEVELS:
+        low = engine_of(database, isolation_level=level)
+        with pytest.raises(StaleToken) as refused:
+            note(low, 49, "below")
+        assert refused.value.highest == 50
+        low.dispose()
+    note(engine, 50, "at the floor")
+    assert texts(engine) == ["first", "second", "at the floor"]
+    await rows.close()
+
+
+# --- transactions that are not what they seem ------------------------------------------------------------------------
+
+
+def test_autocommit_is_refused_before_anything_is_written(database: Database, engine: Engine) -> None:
+    note(engine, 7, "first")
+    always = engine_of(database, isolation_level="AUTOCOMMIT")
+    for _ in range(4):
+        with pytest.raises(UnsafeConfiguration, match="AUTOCOMMIT"):
+            note(always, 7, "a")
+    always.dispose()
+    assert texts(engine) == ["first"]
+
+
+@on_servers
+def test_a_transaction_that_somebody_ended_by_hand_does_not_go_on_unfenced(engine: Engine) -> None:
+    with pytest.raises(ResourceUnavailable) as ended, engine.connect() as connection, fenced(connection, Lease(7)):
+        connection.execute(insert(Note).values(text="first"))
+        connection.exec_driver_sql("COMMIT")
+        connection.execute(insert(Note).values(text="after the fence was gone"))
+    assert ended.value.outcome == "unknown"
+    assert texts(engine) == ["first"]
+
+
+@on_mariadb
+def test_a_statement_that_commits_by_itself_ends_the_block(engine: Engine) -> None:
+    with pytest.raises(ResourceUnavailable) as ended, Session(engine) as session, fenced(session, Lease(7)):
+        session.add(Note(text="first"))
+        session.flush()
+        session.execute(text("CREATE TABLE implicit (id INT)"))
+        session.add(Note(text="after the fence was gone"))
+    assert ended.value.outcome == "unknown"
+    assert texts(engine) == ["first"]
+
+
+@on_postgresql
+def test_a_transaction_in_which_a_swallowed_error_undid_everything_is_not_called_written(engine: Engine) -> None:
+    with pytest.raises(ResourceUnavailable) as undone, Session(engine) as session, fenced(session, Lease(7)):
+        session.add(Note(text="first"))
+        session.flush()
+        with pytest.raises(DBAPIError):
+            session.execute(text("SELECT * FROM nowhere"))
+    assert undone.value.outcome == "not-written"
+    assert texts(engine) == []
+
+
+@on_postgresql
+def test_what_was_set_for_the_transaction_before_us_is_kept_or_the_transaction_is_refused(
+    database: Database, engine: Engine
+) -> None:
+    """A hook that names the tenant for row-level security, say: to begin again without it would show all rows."""
+    note(engine, 1, "first")
+    for level in ("READ COMMITTED", "REPEATABLE READ"):
+        hooked = engine_of(database, isolation_level=level)
+
+        @event.listens_for(hooked, "begin")
+        def begin(connection: Connection) -> None:
+            connection.exec_driver_sql("SELECT set_config('app.tenant', 'eu', true)")
+
+        token = mark(engine) + 1
+        seen = []
+        for _ in range(5):
+            refused = (
+                contextlib.suppress(ResourceUnavailable) if level == "REPEATABLE READ" else contextlib.nullcontext()
+            )
+            with refused, Session(hooked) as session, fenced(session, Lease(token)):
+                seen.append(session.scalar(text("SELECT current_setting('app.tenant', true)")))
+        assert len(seen) >= 4
+        assert set(seen) == {"eu"}
+        hooked.dispose()
+
+
+@on_postgresql
+def test_a_connection_whose_prepared_statements_were_dropped_goes_on(engine: Engine) -> None:
+    with engine.connect() as connection:
+        for number in range(12):
+            with fenced(connection, Lease(7)):
+                connection.execute(insert(Note).values(text=f"{number}"))
+            if number == 6:
+                names = connection.exec_driver_sql("SELECT name FROM pg_prepared_statements").scalars().all()
+                assert "fencegate_share_1" in names
+                connection.exec_driver_sql("DEALLOCATE fencegate_share_1")
+                connection.commit()
+    assert len(texts(engine)) == 12
+
+
+@on_servers
+def test_the_token_is_named_to_triggers_inside_the_transaction_and_nowhere_else(
+    database: Database, engine: Engine
+) -> None:
+    ask = {
+        "postgresql": "SELECT current_setting('fencegate.lock', true), current_setting('fencegate.token', true)",
+        "mariadb": "SELECT @fencegate_lock, @fencegate_token",
+    }[database.kind]
+
+    def told(session: Session | Connection) -> tuple[Any, ...]:
+        return tuple(
+            value.decode() if isinstance(value, bytes) else value or "" for value in session.execute(text(ask)).one()
+        )
+
+    with engine.connect() as connection:
+        for _ in range(6):
+            with fenced(connection, Lease(7)):
+                assert told(connection) == (KEY, "7")
+                connection.rollback()
+                assert told(connection) == (KEY, "7")
+            assert told(connection) == ("", "")
+            connection.rollback()
+        with fenced(connection, Lease(8, "job:b"), Lease(9, "job:a")):
+            assert told(connection) == ("job:a\njob:b", "9\n8")
+        assert told(connection) == ("", "")
+
+
+# --- the token in the row itself -------------------------------------------------------------------------------------
+
+
+async def test_a_token_column_refuses_a_stale_update_of_its_row(engine: Engine, async_engine: AsyncEngine) -> None:
+    with Session(engine) as session:
+        session.add_all([Note(id=1, text="one"), Note(id=2, text="two", token=50)])
+        session.commit()
+
+    def change(id_: int, text_: str) -> Any:
+        return update(Note).where(Note.id == id_).values(text=text_)
+
+    with Session(engine) as session:
+        for token in (8, 8, 9):
+            fenced_update(session, change(1, f"of {token}"), Lease(token), column=Note.token)
+        session.commit()
+        with pytest.raises(StaleToken) as refused:
+            fenced_update(session, change(1, "late"), Lease(8), column=Note.token)
+        assert (refused.value.token, refused.value.highest) == (8, 9)
+        with pytest.raises(NotFound):
+            fenced_update(session, change(3, "none"), Lease(8), column=Note.token)
+        with pytest.raises(TypeError):
+            fenced_update(session, update(Note).values(text="all"), Lease(80), column=Note.token)
+        with pytest.raises(UnsafeConfiguration):
+            fenced_update(session, update(Note).where(Note.id > 0).values(token=None), Lease(80), column=Note.token)
+    async with AsyncSession(async_engine) as asynchronous:
+        with pytest.raises(StaleToken):
+            await fenced_update(asynchronous, change(2, "late"), Lease(49), column=Note.token)
+        await fenced_update(asynchronous, change(2, "of 51"), Lease(51), column=Note.token)
+        await asynchronous.commit()
+    assert texts(engine) == ["of 9", "of 51"]
+    assert Base.metadata.tables.keys() == {"notes"}

@@ -1,0 +1,47 @@
+"""A floor that is raised while a holder is at the fence counts for that holder, however it came there."""
+
+import itertools
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, text
+
+from fencegate.core.errors import StaleToken
+from fencegate.sql import fenced
+from tests.eventually import eventually_sync
+from tests.real.postgres import PostgresServer
+
+_numbers = itertools.count()
+
+
+@pytest.mark.parametrize("writes_before", [0, 1, 5])  # the more, the shorter the way that the holder takes
+def test_a_holder_that_waits_while_a_floor_is_raised_is_refused(
+    postgres_server: PostgresServer, writes_before: int
+) -> None:
+    schema = f"floors{os.getpid()}_{next(_numbers)}"
+    postgres_server.execute(f"CREATE SCHEMA {schema}")
+    options = f"-csearch_path={schema}"
+    url = postgres_server.url.replace("postgresql:", "postgresql+psycopg:")
+    engine = create_engine(url, connect_args={"options": options})
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE numbers (n int)"))
+
+    def write(token: int) -> None:
+        with engine.connect() as connection, fenced(connection, lock_key="job:a", token=token):
+            connection.execute(text("INSERT INTO numbers VALUES (1)"))
+
+    write(32)
+    for _ in range(writes_before):
+        write(33)
+    with psycopg.connect(postgres_server.url, options=options) as raiser, ThreadPoolExecutor(1) as threads:
+        raiser.execute("LOCK TABLE fencegate_fences IN EXCLUSIVE MODE")  # as `Dialect.keep_out` does
+        raiser.execute("INSERT INTO fencegate_resources VALUES ('r', 'g', 'f', 'enforce', 90)")
+        late = threads.submit(write, 33)
+        waiting = f"SELECT 1 FROM pg_locks WHERE NOT granted AND relation = '{schema}.fencegate_fences'::regclass"
+        eventually_sync(lambda: bool(postgres_server.execute(waiting)) or late.done())
+        raiser.commit()
+        with pytest.raises(StaleToken):
+            late.result(30)
+    engine.dispose()

@@ -1,0 +1,147 @@
+"""Every statement of a fenced block is met before it is executed, however SQLAlchemy executes it and whoever else
+listens; and passing in SQLite waits for the writer before it once."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, event, insert, select, text
+from sqlalchemy.orm import Session
+
+from fencegate.core.errors import ResourceUnavailable, StaleToken
+from fencegate.sql import fenced
+from tests.resources.databases import KINDS, Sqlite, make_database
+from tests.resources.sql_notes import Lease, Note, note, notes_in, texts
+
+STATEMENTS: dict[str, Callable[[Connection], object]] = {
+    "one": lambda connection: connection.execute(insert(Note).values(id=2, text="stale")),
+    "many": lambda connection: connection.execute(
+        text("INSERT INTO notes (id, text) VALUES (:id, :text)"), [{"id": 2, "text": "b"}, {"id": 3, "text": "c"}]
+    ),
+    "many that return": lambda connection: connection.execute(
+        insert(Note).returning(Note.id), [{"id": 2, "text": "b"}, {"id": 3, "text": "c"}]
+    ),
+    "without parameters": lambda connection: connection.execution_options(no_parameters=True).exec_driver_sql(
+        "INSERT INTO notes (id, text) VALUES (2, 'stale')"
+    ),
+    "a look": lambda connection: connection.execute(select(Note.text)).all(),
+}
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    with notes_in(Sqlite(tmp_path)) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("how", STATEMENTS)
+@pytest.mark.parametrize("another_executes", [False, True])
+def test_no_statement_is_executed_before_the_fence_was_passed(engine: Engine, how: str, another_executes: bool) -> None:
+    note(engine, 8, "of 8")
+    reached = []
+
+    def execute(cursor: sqlite3.Cursor, statement: str, parameters: object, _context: object) -> bool:
+        """A listener that does the work itself, after which SQLAlchemy asks no other."""
+        reached.append(statement)
+        cursor.execute(statement, parameters)  # type: ignore[arg-type]
+        return True
+
+    if another_executes:
+        engine = create_engine(engine.url)
+        event.listen(engine, "do_execute", execute)
+    with engine.connect() as connection, pytest.raises(StaleToken), fenced(connection, Lease(7)):
+        STATEMENTS[how](connection)
+        pytest.fail("it was executed, and is judged only at the end")
+    assert not [statement for statement in reached if "notes" in statement]
+    assert texts(engine) == ["of 8"]
+    engine.dispose()
+
+
+def test_no_statement_goes_by_a_listener_that_came_later_and_executes_for_all_engines(engine: Engine) -> None:
+    note(engine, 8, "of 8")
+
+    def execute(cursor: sqlite3.Cursor, statement: str, parameters: object, _context: object) -> bool:
+        cursor.execute(statement, parameters)  # type: ignore[arg-type]
+        return True
+
+    event.listen(Engine, "do_execute", execute)
+    try:
+        refused(engine)
+    finally:
+        event.remove(Engine, "do_execute", execute)
+    assert texts(engine) == ["of 8"]
+
+
+def test_a_session_may_find_an_engine_that_is_new_to_us_in_the_middle_of_the_block(tmp_path: Path) -> None:
+    database = Sqlite(tmp_path)
+    with notes_in(database) as engine:
+        for token in (8, 7):
+            with (
+                Session() as session,
+                pytest.raises(StaleToken) if token < 8 else nullcontext(),
+                fenced(session, Lease(token)),
+            ):
+                where = {"bind": create_engine(database.url)}
+                session.execute(insert(Note).values(text=f"of {token}"), bind_arguments=where)
+        assert texts(engine) == ["of 8"]
+
+
+def test_an_engine_that_stands_where_another_stood_is_fenced_too(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLAlchemy knows by its address who is listened to, and says so of whatever has come to stand there since."""
+    note(engine, 8, "of 8")
+    monkeypatch.setattr(event, "contains", lambda *_: True)
+    refused(create_engine(engine.url))
+
+
+def refused(engine: Engine) -> None:
+    with engine.connect() as connection, pytest.raises(StaleToken), fenced(connection, Lease(7)):
+        STATEMENTS["one"](connection)
+        pytest.fail("it was executed, and is judged only at the end")
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_cursor_of_the_driver_did_is_judged_at_the_end_of_the_block(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """As `COPY` needs it; SQLAlchemy knows nothing of its statements."""
+    with notes_in(make_database(kind, request, tmp_path)) as engine:
+        for token, text_ in ((8, "of 8"), (7, "stale")):
+            with (
+                engine.connect() as connection,
+                pytest.raises(StaleToken) if token < 8 else nullcontext(),
+                fenced(connection, Lease(token)),
+            ):
+                connection.begin()
+                cursor = connection.connection.cursor()
+                cursor.execute(f"INSERT INTO notes (id, text) VALUES ({token}, '{text_}')")
+        assert texts(engine) == ["of 8"]
+
+
+def test_a_writer_that_stays_is_waited_for_once(tmp_path: Path) -> None:
+    database = Sqlite(tmp_path)
+    with notes_in(database) as engine:
+        note(engine, 7, "of 7")
+    said: list[str] = []
+    impatient = create_engine(database.url, connect_args={"timeout": 0.1})
+    event.listen(impatient, "connect", lambda driver, _: driver.set_trace_callback(said.append))
+    note(impatient, 7, "of 7 again")
+    said.clear()
+    with database.session() as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        with (
+            pytest.raises(ResourceUnavailable) as refused,
+            impatient.connect() as connection,
+            fenced(connection, Lease(7)),
+        ):
+            connection.execute(text("DELETE FROM notes"))
+        writer.execute("ROLLBACK")
+    assert refused.value.outcome == "not-written"
+    assert said == ["BEGIN IMMEDIATE"]
+    note(impatient, 7, "and on")
+    assert "and on" in texts(impatient)
+    impatient.dispose()

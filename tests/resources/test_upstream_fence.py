@@ -1,0 +1,143 @@
+"""The durable fence in front of a service: writes under way are known to all, until they end or their time is over."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from fencegate.clock import ManualClock
+from fencegate.core.errors import ResourceUnavailable, StaleToken, UnsafeConfiguration
+from fencegate_adapters.http import Upstream
+from fencegate_adapters.http.fence import durable
+from fencegate_adapters.http.fence.durable import DurableFence
+from fencegate_adapters.http.fence.record import Record
+from tests.eventually import eventually
+
+LENGTH_US = 10_000_000
+
+
+@asynccontextmanager
+async def opened(folder: Path, clock: ManualClock, mode: str = "enforce") -> AsyncIterator[DurableFence]:
+    fence = DurableFence(f"sqlite:///{folder / 'fence.db'}", Record("api", "{resource}:{key}", "[]", mode), clock)
+    try:
+        await fence.open()
+        yield fence
+    finally:
+        await fence.close()
+
+
+async def test_an_older_write_is_known_to_every_fence_until_it_ends(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with opened(tmp_path, clock) as one, opened(tmp_path, clock) as two:
+        older = await one.announce("k", 7, LENGTH_US, drained=True)
+        assert older.intent is not None
+        assert (await one.announce("k", 7, LENGTH_US, drained=True)).intent is not None  # the same holder
+        again = await two.announce("k", 8, LENGTH_US, drained=True)
+        assert (again.intent, again.blocked_us, again.seen.mark) == (None, LENGTH_US, 8)
+        assert (await two.claim("k", 8)).blocked_us == LENGTH_US
+        assert (await two.announce("other", 8, LENGTH_US, drained=True)).intent is not None
+        with pytest.raises(StaleToken):
+            await one.announce("k", 7, LENGTH_US, drained=True)
+        one.end("k", older.intent)
+        assert (await one.claim("k", 8)).blocked_us == LENGTH_US, "the other write of that holder goes on"
+
+
+async def test_a_write_that_nobody_ended_is_over_at_its_deadline_and_not_before(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with opened(tmp_path, clock) as fence:
+        await fence.announce("k", 7, LENGTH_US, drained=True)
+    async with opened(tmp_path, clock) as fence:  # after a restart, too
+        clock.advance(9.999)
+        assert await fence.older("k", 8) == 1000
+        assert (await fence.announce("k", 8, LENGTH_US, drained=True)).intent is None
+        clock.advance(0.001)
+        assert await fence.older("k", 8) == 0
+        assert (await fence.announce("k", 8, LENGTH_US, drained=True)).intent is not None
+
+
+async def test_a_write_of_a_former_boot_is_over(tmp_path: Path) -> None:
+    async with opened(tmp_path, ManualClock(now_us=900_000_000)) as fence:
+        await fence.announce("k", 7, LENGTH_US, drained=True)
+    async with opened(tmp_path, ManualClock(now_us=5_000_000)) as fence:  # the machine was started anew
+        assert (await fence.announce("k", 8, LENGTH_US, drained=True)).intent is not None
+        with pytest.raises(StaleToken):
+            await fence.claim("k", 7)
+
+
+async def test_one_that_is_stale_fails_alone_in_its_group(tmp_path: Path) -> None:
+    async with opened(tmp_path, ManualClock()) as fence:
+        await fence.claim("b", 9)
+        claims = [fence.claim(key, 5) for key in ("a", "b", "c")]
+        first, second, third = await asyncio.gather(*claims, return_exceptions=True)
+        assert isinstance(second, StaleToken)
+        assert not isinstance(first, BaseException)
+        assert not isinstance(third, BaseException)
+        assert [await fence.mark(key) for key in ("a", "b", "c")] == [5, 9, 5]
+
+
+async def test_a_caller_that_goes_away_leaves_no_write_behind(tmp_path: Path) -> None:
+    async with opened(tmp_path, ManualClock()) as fence:
+        announcing = asyncio.create_task(fence.announce("k", 7, LENGTH_US, drained=True))
+        await asyncio.sleep(0)
+        announcing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await announcing
+        await fence.claim("other", 1)  # what was submitted before is committed by now, and its end is on its way
+        await fence.claim("other", 2)
+        assert await fence.older("k", 8) == 0
+
+
+async def test_shadow_mode_announces_nothing_and_waits_for_nobody(tmp_path: Path) -> None:
+    async with opened(tmp_path, ManualClock(), "shadow") as fence:
+        assert (await fence.announce("k", 9, LENGTH_US, drained=True)).intent is None
+        stale = await fence.announce("k", 7, LENGTH_US, drained=True)
+        assert stale.seen.shadow is not None
+        assert stale.blocked_us == 0
+
+
+async def test_a_database_that_stands_still_refuses_in_time_and_nothing_stays_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, ManualClock()) as fence:
+        with closing(sqlite3.connect(tmp_path / "fence.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with monkeypatch.context() as patched:
+                patched.setattr(durable, "ANSWER_WITHIN_S", 0.1)
+                with pytest.raises(ResourceUnavailable) as refused:
+                    await fence.announce("k", 7, LENGTH_US, drained=True)
+            assert refused.value.outcome == "not-written"
+            other.execute("ROLLBACK")
+
+        async def settled() -> bool:
+            return await fence.mark("k") == 7 and await fence.older("k", 8) == 0
+
+        await eventually(settled)
+
+
+async def test_a_file_that_is_no_database_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "fence.db").write_bytes(b"no database at all" * 1000)
+    with pytest.raises(ResourceUnavailable) as failed:
+        async with opened(tmp_path, ManualClock()):
+            pass
+    assert failed.value.outcome == "not-written"
+
+
+async def test_a_changed_rule_refuses_to_open_until_the_floor_is_raised(tmp_path: Path) -> None:
+    def upstream(form: str) -> Upstream:
+        return Upstream("api", "http://127.0.0.1:9", fence=f"sqlite:///{tmp_path / 'fence.db'}", form=form)
+
+    first, changed = upstream('[["/a", "x"]]'), upstream('[["/a", "y"]]')
+    await first.open()
+    with pytest.raises(UnsafeConfiguration, match="fencegate fence floor api"):
+        await changed.open()
+    await changed.raise_floor(50)
+    await changed.open()
+    with pytest.raises(StaleToken):
+        await changed.claim("y", 49)
+    with pytest.raises(UnsafeConfiguration):
+        await first.claim("x", 60)
+    for each in (first, changed):
+        await each.close()
