@@ -1,5 +1,6 @@
 """The client: holds locks, renews them in a thread of its own, and knows by its own clock when one is lost."""
 
+from fencegate.client.claims import Claimable
 from fencegate.client.grant import Revocation
 from fencegate.client.history import LockHistory, PastHold
 from fencegate.client.hold import Hold, Lease, TryHold
@@ -13,6 +14,7 @@ from fencegate.client.terms import GroupTerms, Terms
 from fencegate.client.watch import Watcher, WatchEvent
 
 __all__ = [
+    "Claimable",
     "GroupTerms",
     "Hold",
     "HoldAll",

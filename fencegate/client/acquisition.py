@@ -6,14 +6,18 @@ and a grant whose answer was lost is found again. The lease counts from the star
 
 import asyncio
 import math
+from collections.abc import Awaitable
 from typing import Generic, TypeVar
 
-from fencegate.client.asks import Ask
-from fencegate.client.attempt import WORTH_REPEATING, pause_s, repeated, within, worth_repeating
+from fencegate.client.asks import Ask, OneLock
+from fencegate.client.attempt import WORTH_REPEATING, pause_s, repeated, repeated_after, worth_repeating
+from fencegate.client.grant import Grant, granted_here
+from fencegate.client.patience import within
 from fencegate.client.release import release
-from fencegate.client.transport import Json, Transport
+from fencegate.client.transport import Json, Straight, Transport, straight_of
 from fencegate.clock import Clock
 from fencegate.core.errors import FencegateError, LockExpired, LockHeld, OutcomeUnknown, ShuttingDown
+from fencegate.core.model import Hold
 
 G = TypeVar("G")
 
@@ -37,7 +41,7 @@ class Acquisition(Generic[G]):
     def __init__(self, ask: Ask[G], owner_id: str, clock: Clock, timeout_s: float) -> None:
         self._ask = ask
         self._wish = ask.wish
-        self._body = ask.wish.body(owner_id)
+        self._owner_id = owner_id
         self._clock = clock
         self._timeout_s = timeout_s
         self._request_id = self._wish.request_id or clock.random_id()
@@ -49,18 +53,29 @@ class Acquisition(Generic[G]):
         """Whether the lock service may hold something for us that we don't know of."""
         self._since_us = now_us
         """The start of the first poll that may have brought it."""
+        self._polled_us = now_us
+        """The start of the last one."""
 
     async def run(self, transport: Transport) -> G:
+        return await self._run(transport, None)
+
+    async def _run(self, transport: Transport, failed: Exception | None) -> G:
+        """To the end; when the first poll was made already, from what it `failed` with."""
         hasty = 0
         while True:
-            started_us = self._clock.monotonic_us()
             try:
-                return await repeated(lambda: self._poll(transport), self._is_worth_another)
+                if failed is None:
+                    try:
+                        return await self._poll(transport)
+                    except Exception as error:
+                        failed = error
+                last, failed = failed, None
+                return await repeated_after(last, lambda: self._poll(transport), self._is_worth_another)
             except LockHeld:
                 now_us = self._answered()
                 if now_us >= self._wait_until_us:
                     raise
-                was_hasty = now_us - started_us < self._poll_ms(started_us) * 500
+                was_hasty = now_us - self._polled_us < self._poll_ms(self._polled_us) * 500
                 hasty = hasty + 1 if was_hasty else 0
             except LockExpired:  # an earlier attempt got the lock, and its lease ended before we heard of it
                 if self._wish.request_id is not None or self._answered() >= self._wait_until_us:
@@ -77,7 +92,11 @@ class Acquisition(Generic[G]):
 
         async def look() -> None:
             grant = await self._send(transport, 0, clock.monotonic_us())
-            await release(lambda: self._ask.take_back(transport, grant), clock, self._timeout_s, give_up_us)
+
+            def take_back(limit_s: float) -> Awaitable[object]:
+                return within(self._ask.take_back(transport, grant), limit_s)
+
+            await release(take_back, clock, self._timeout_s, give_up_us)
 
         for last in (False, True):
             try:
@@ -92,26 +111,29 @@ class Acquisition(Generic[G]):
 
     async def _poll(self, transport: Transport) -> G:
         """One request, and what its answer says of what may be left behind."""
-        started_us = self._clock.monotonic_us()
+        self._polled_us = started_us = self._clock.monotonic_us()
         if started_us >= self._repeatable_until_us:
             raise _TooOld("the request is too old to be repeated safely; acquire anew")
-        poll_ms = self._poll_ms(started_us)
+        poll_ms = self._poll_ms(started_us) if self._wish.wait_s else 0
         in_doubt_before, self.doubtful = self.doubtful, True
         if not in_doubt_before:
             self._since_us = started_us
         try:
             return await self._send(transport, poll_ms, started_us)
-        except LockExpired:
-            self.doubtful = False
+        except FencegateError as error:
+            self._refused(error, poll_ms, in_doubt_before)
             raise
-        except WORTH_REPEATING as error:
+
+    def _refused(self, error: FencegateError, poll_ms: int, in_doubt_before: bool) -> None:
+        """Know what a poll that brought nothing may have left behind."""
+        if isinstance(error, LockExpired):
+            self.doubtful = False
+        elif isinstance(error, WORTH_REPEATING):
             # A waiter who is sent away may have been granted the lock at that very moment.
             sent_away = isinstance(error, ShuttingDown) and poll_ms > 0
             self.doubtful = in_doubt_before or sent_away or isinstance(error, OutcomeUnknown)
-            raise
-        except FencegateError:
+        else:
             self.doubtful = in_doubt_before
-            raise
 
     def _is_worth_another(self, error: Exception) -> bool:
         if not worth_repeating(error) or isinstance(error, _TooOld):
@@ -119,7 +141,7 @@ class Acquisition(Generic[G]):
         return self._clock.monotonic_us() < (self._resolve_until_us if self.doubtful else self._wait_until_us)
 
     async def _send(self, transport: Transport, poll_ms: int, started_us: int) -> G:
-        body: Json = {**self._body, "requestId": self._request_id}
+        body: Json = {**self._wish.body(self._owner_id), "requestId": self._request_id}
         if poll_ms:
             body |= {"wait": True, "waitMillis": poll_ms}
         reply = await within(self._ask.send(transport, body), poll_ms / 1000 + self._timeout_s)
@@ -135,3 +157,44 @@ class Acquisition(Generic[G]):
         now_us = self._clock.monotonic_us()
         self._repeatable_until_us = now_us + _REPEATABLE_US
         return now_us
+
+
+class PlainAcquisition(Acquisition[Grant]):
+    """An acquire of one lock on plain terms: where the engine is in this process, it is asked without a body."""
+
+    def __init__(self, ask: OneLock, owner_id: str, clock: Clock, timeout_s: float) -> None:
+        super().__init__(ask, owner_id, clock, timeout_s)
+        self._lock_key = ask.lock_key
+        self._fresh = ask.wish.request_id is None
+
+    async def run(self, transport: Transport) -> Grant:
+        straight = straight_of(transport, self._lock_key)
+        if straight is None or not self._fresh:
+            return await self._run(transport, None)
+        # Not from when it was made: to open the store may have taken longer than a lease lasts.
+        started_us = self._polled_us = self._clock.monotonic_us()
+        poll_ms = self._poll_ms(started_us) if self._wish.wait_s else 0
+        self.doubtful = True
+        try:
+            hold = await self._ask_straight(straight, poll_ms)
+        except FencegateError as error:
+            self._refused(error, poll_ms, False)
+            failed = error
+        else:  # nobody knew of this request before, so the hold can't have begun before it left
+            return granted_here(self._lock_key, hold, (hold.expires_us - hold.granted_us) // 1000, started_us)
+        return await self._run(transport, failed)
+
+    async def _send(self, transport: Transport, poll_ms: int, started_us: int) -> Grant:
+        straight = straight_of(transport, self._lock_key)
+        if straight is None:
+            return await super()._send(transport, poll_ms, started_us)
+        hold = await self._ask_straight(straight, poll_ms)
+        return granted_here(self._lock_key, hold, straight.remaining_ms(hold), started_us)
+
+    def _ask_straight(self, straight: Straight, poll_ms: int) -> Awaitable[Hold]:
+        fresh, self._fresh = self._fresh, False
+        wish = self._wish
+        owner_id = wish.owner_id or self._owner_id
+        return straight.acquire(
+            self._lock_key, owner_id, wish.ttl_ms, self._request_id, poll_ms, fresh, self._timeout_s
+        )

@@ -1,5 +1,6 @@
 """What an acquire asks for: one lock, or several at once. The two ways to put it on the wire."""
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -22,7 +23,7 @@ class Ask(Protocol[G]):
     @property
     def wish(self) -> Wish: ...
 
-    async def send(self, transport: Transport, body: Json) -> Json: ...
+    def send(self, transport: Transport, body: Json) -> Awaitable[Json]: ...
 
     def read(self, body: Json, reply: Json, started_us: int, since_us: int) -> G: ...
 
@@ -34,8 +35,8 @@ class OneLock:
     lock_key: str
     wish: Wish
 
-    async def send(self, transport: Transport, body: Json) -> Json:
-        return await transport.acquire(self.lock_key, body)
+    def send(self, transport: Transport, body: Json) -> Awaitable[Json]:
+        return transport.acquire(self.lock_key, body)
 
     def read(self, body: Json, reply: Json, started_us: int, since_us: int) -> Grant:
         return granted(self.lock_key, body, reply, started_us, since_us)
@@ -49,9 +50,9 @@ class SeveralLocks:
     locks: tuple[tuple[str, Mode], ...]
     wish: Wish
 
-    async def send(self, transport: Transport, body: Json) -> Json:
+    def send(self, transport: Transport, body: Json) -> Awaitable[Json]:
         locks = [{"lockKey": lock_key, "mode": mode} for lock_key, mode in self.locks]
-        return await transport.multi_acquire({"locks": locks, **body})
+        return transport.multi_acquire({"locks": locks, **body})
 
     def read(self, body: Json, reply: Json, started_us: int, since_us: int) -> Grants:
         try:

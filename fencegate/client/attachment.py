@@ -2,8 +2,9 @@
 
 import json
 
-from fencegate.client.attempt import repeated, within, worth_repeating
+from fencegate.client.attempt import repeated, worth_repeating
 from fencegate.client.grant import Grant, mode_of, renewed
+from fencegate.client.patience import within
 from fencegate.client.transport import Transport
 from fencegate.clock import Clock
 from fencegate.core.errors import FencegateError, InvalidInput, LockExpired, LockLost, NotOwner

@@ -1,6 +1,5 @@
-"""One attempt at a call, bounded in time, and its repeats with growing, spread pauses between them."""
+"""A call and its repeats, with growing, spread pauses between them."""
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -35,15 +34,6 @@ _LONGEST_PAUSE_S = 1.0
 logging.getLogger("stamina").addHandler(logging.NullHandler())
 
 
-async def within(call: Awaitable[T], limit_s: float) -> T:
-    """The call's answer; OutcomeUnknown when it takes longer than that, for it may have been done."""
-    try:
-        async with asyncio.timeout(limit_s):
-            return await call
-    except TimeoutError:
-        raise OutcomeUnknown(f"no answer within {limit_s:.3g} s; it may have been done all the same") from None
-
-
 async def repeated(
     call: Callable[[], Awaitable[T]], again: Callable[[Exception], bool], longest_s: float = _LONGEST_PAUSE_S
 ) -> T:
@@ -55,9 +45,19 @@ async def repeated(
     try:
         return await call()  # most succeed at once, and setting up what a repeat needs costs more than the call
     except Exception as error:
-        if not stamina.is_active() or not again(error):
-            raise
         failed = error
+    return await repeated_after(failed, call, again, longest_s)
+
+
+async def repeated_after(
+    failed: Exception,
+    call: Callable[[], Awaitable[T]],
+    again: Callable[[Exception], bool],
+    longest_s: float = _LONGEST_PAUSE_S,
+) -> T:
+    """The same, for whoever made the first call, which `failed`."""
+    if not stamina.is_active() or not again(failed):
+        raise failed
     retrying = stamina.AsyncRetryingCaller(
         attempts=None,
         timeout=None,

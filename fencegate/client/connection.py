@@ -15,6 +15,7 @@ from fencegate.client.rota import Rota
 from fencegate.client.transport import Transport, open_transport
 from fencegate.clock import Clock
 from fencegate.core.errors import FencegateError
+from fencegate.loop import running_loop
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -48,6 +49,7 @@ class Connection:
         self.owner_id = owner_id or _own_name(clock)
         self._given_owner_id = owner_id
         self._transports: dict[asyncio.AbstractEventLoop, _LoopTransport] = {}
+        self._is_prepared = False
         self._kept: dict[Life, None] = {}
         self._keepers: dict[Life, asyncio.Task[None]] = {}
         """What is being renewed by now, in the thread; the others wait for their time."""
@@ -58,9 +60,16 @@ class Connection:
         """What ends when this client is closed: a watch would open another connection."""
         _connections.add(self)
 
+    def ready(self) -> Transport | None:
+        """The transport of the running event loop, once it is open and so is the thread's: nothing to wait for."""
+        if not self._is_prepared:
+            return None
+        found = self._transports.get(running_loop())
+        return None if found is None else found.transport
+
     async def transport(self) -> Transport:
         """The transport of the running event loop."""
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         found = self._transports.get(loop)
         if found is None:
             for other in list(self._transports):
@@ -76,8 +85,9 @@ class Connection:
         to be one of them before the caller's event loop can end.
         """
         found = self._transports.get(background().loop)
-        if found is None or not found.is_open:
+        if found is None or found.transport is None:
             await asyncio.wrap_future(background().spawn(self.transport()))
+        self._is_prepared = True
 
     def keep(self, life: Life) -> None:
         """Renew this from now on."""
@@ -131,6 +141,7 @@ class Connection:
         owed = [asyncio.wrap_future(future) for future in list(self._owed)]
         if owed:
             await asyncio.wait(owed, timeout=self.timeout_s)
+        self._is_prepared = False
         await self._close_here()
         if self._transports:
             await asyncio.wrap_future(background().spawn(self._close_here()))
@@ -144,6 +155,7 @@ class Connection:
         # Kept, not dropped: their finalizers would act on connections and loops that are the parent's.
         self._left_behind += [self._transports, self._kept, self._keepers, self._rota, self._owed]
         self._transports, self._kept, self._keepers, self._owed = {}, {}, {}, set()
+        self._is_prepared = False
         self._rota = Rota(self.clock, self._begin)
         suffix = self.clock.random_id(4)
         self.owner_id = f"{self._given_owner_id}:{suffix}" if self._given_owner_id else _own_name(self.clock)
@@ -155,19 +167,16 @@ class _LoopTransport:
     def __init__(self) -> None:
         self._opening = asyncio.Lock()
         self._life: AsyncGenerator[Transport, None] | None = None
-        self._transport: Transport | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self._transport is not None
+        self.transport: Transport | None = None
+        """None before it is open."""
 
     async def get(self, url: str, timeout_s: float) -> Transport:
-        if self._transport is None:
+        if self.transport is None:
             async with self._opening:
-                if self._transport is None:
+                if self.transport is None:
                     self._life = _living(url, timeout_s)
-                    self._transport = await anext(self._life)
-        return self._transport
+                    self.transport = await anext(self._life)
+        return self.transport
 
     async def close(self) -> None:
         if self._life is not None:

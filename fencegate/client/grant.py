@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from fencegate.client.transport import Json
 from fencegate.core.errors import FencegateError, LockLost, OutcomeUnknown
+from fencegate.core.model import Hold
 from fencegate.core.token import Token
 
 Mode = Literal["exclusive", "shared"]
@@ -21,7 +22,7 @@ class Revocation:
     """The same on this process's own clock, and a little earlier: the lease ends there."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # nobody changes one, but to freeze it would treble what making it costs
 class Grant:
     """What an acquire or a renewal brought. `started_us` and `deadline_us` are on this process's monotonic clock."""
 
@@ -63,6 +64,14 @@ def granted(lock_key: str, body: Json, reply: Json, started_us: int, since_us: i
     # A session's renewals say nothing of a single lock, so the holder has to count for itself.
     begun_us = started_us if since_us is None else since_us
     return replace(grant, last_us=begun_us + int(body["maxHoldMillis"]) * 1000 - margin_us(grant.ttl_ms))
+
+
+def granted_here(lock_key: str, hold: Hold, remaining_ms: int, started_us: int) -> Grant:
+    """What a plain acquire brought that left at `started_us` and never left this process."""
+    who = hold.who
+    ttl_ms = who.ttl_us // 1000
+    deadline_us = started_us + remaining_ms * 1000 - margin_us(ttl_ms)
+    return Grant(lock_key, who.lock_token, who.owner_id, Token(hold.token), None, ttl_ms, started_us, deadline_us)
 
 
 def renewed(grant: Grant, reply: Json, started_us: int) -> Grant:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from fencegate.client.blocking.hold import Hold as BlockingHold
 from fencegate.client.blocking.hold import HoldTerms as BlockingHoldTerms
 from fencegate.client.blocking.hold import hold_of as blocking_hold_of
+from fencegate.client.claims import Claims
 from fencegate.client.connection import Connection
 from fencegate.client.hold import Hold, HoldTerms, hold_of
 from fencegate.client.template import Call
@@ -56,6 +57,7 @@ def call_terms(terms: Terms) -> Terms:
     if terms.get("request_id") is not None:
         raise InvalidInput("request_id", "is for one request, and each call of the function makes another")
     wish_for_one(terms)
+    Claims(terms.get("claim"))
     return terms
 
 

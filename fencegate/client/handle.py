@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 from fencegate.client.connection import Connection
 from fencegate.client.holding import Holding
 from fencegate.client.life import LeaseState, Life
-from fencegate.client.telling import LoopTeller, Reactions, follow, soon
+from fencegate.client.telling import LoopTeller, Reactions, follow, soon, wanted
 
 K = TypeVar("K", bound=Life)
 
@@ -58,12 +58,13 @@ class Handle(Generic[K]):
         self._connection = connection
         self._holding = holding
         self._reactions = reactions
+        self._is_silent = connection.on_state is None and not wanted(reactions)
         self._body: _Body | None = None
 
     async def acquire(self) -> K:
         """Get it, and have it renewed until `release`. LockHeld when it can't be had."""
         held = await self._holding.acquire()
-        if not self._reactions and self._connection.on_state is None:
+        if self._is_silent:
             return held
         teller = LoopTeller(asyncio.get_running_loop())
         follow(held, self._reactions, teller)

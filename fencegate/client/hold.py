@@ -4,6 +4,7 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any
 
+from fencegate.client.claims import claim_of
 from fencegate.client.connection import Connection
 from fencegate.client.grant import Grant
 from fencegate.client.handle import AsyncReactions, Handle, LostEvent
@@ -24,8 +25,11 @@ class Lease(LeaseCore):
     def __init__(self, connection: Connection, grant: Grant, parent: Life | None = None) -> None:
         super().__init__(grant, connection.clock, parent)
         self._connection = connection
-        self.lost = LostEvent(self)
+
+    @property
+    def lost(self) -> LostEvent:
         """Set when the lease is lost: `await lease.lost.wait()`."""
+        return LostEvent(self)
 
     async def release(self) -> None:
         """Give the lock back. Raises LockLost when it was lost before that; does nothing when it was released."""
@@ -66,6 +70,10 @@ class TryHold:
     def __await__(self) -> Generator[Any, None, Lease | None]:
         return self.acquire().__await__()
 
+    def __bool__(self) -> bool:
+        # `if locks.try_hold(key):` would always be true, and go on without the lock.
+        raise TypeError("nothing was asked yet: `async with` this, or `await` it; either gives a lease or None")
+
     async def __aenter__(self) -> Lease | None:
         try:
             return await self._hold.__aenter__()
@@ -82,7 +90,8 @@ def hold_of(connection: Connection, lock_key: str, terms: HoldTerms) -> Hold:
     check_names(terms, HoldTerms)
     session = terms.get("session")
     request = lock_request(connection, lock_key, terms)
-    return Hold(connection, Holding(connection, request, lambda grant: Lease(connection, grant, session)), terms)
+    claim = claim_of(terms.get("claim"), connection.timeout_s)
+    return Hold(connection, Holding(connection, request, lambda grant: Lease(connection, grant, session), claim), terms)
 
 
 def attached_hold(connection: Connection, exported: str, reactions: LeaseReactions) -> Hold:

@@ -1,7 +1,7 @@
 """One hold from request to release: the rules that the async and the sync face share."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
@@ -32,10 +32,18 @@ class Request(Protocol[G_co]):
 class Holding(Generic[G_co, K]):
     """Acquires, has it renewed, and releases. May be used again after that, not twice at once."""
 
-    def __init__(self, connection: Connection, request: Callable[[], Request[G_co]], make: Callable[[G_co], K]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        request: Callable[[], Request[G_co]],
+        make: Callable[[G_co], K],
+        claim: Callable[[K], Awaitable[None]] | None = None,
+    ) -> None:
+        """`claim` raises the fences of what the lock protects, before anybody is told that it is held."""
         self._connection = connection
         self._make_request = request
         self._make = make
+        self._claim = claim
         self._held: K | None = None
         self._busy = False
 
@@ -45,10 +53,10 @@ class Holding(Generic[G_co, K]):
             raise FencegateError("this handle holds the lock or is getting it; make another one with hold()")
         self._busy = True
         try:
-            self._held = await self._get()
+            self._held = held = await self._get()
+            return held
         finally:
             self._busy = False
-        return self._held
 
     async def release(self) -> None:
         """Give it back. Raises LockLost when it was lost before that; does nothing when it was released."""
@@ -76,9 +84,12 @@ class Holding(Generic[G_co, K]):
     async def _get(self) -> K:
         connection = self._connection
         request = self._make_request()
-        await connection.prepare_to_keep()
         try:
-            grant = await request.run(await connection.transport())
+            transport = connection.ready()
+            if transport is None:
+                await connection.prepare_to_keep()
+                transport = await connection.transport()
+            grant = await request.run(transport)
         except BaseException:  # cancelled, too: what may be under way is found and undone in the background
             if request.doubtful:
                 connection.owe(request.undo)
@@ -91,4 +102,18 @@ class Holding(Generic[G_co, K]):
             connection.keep(made)
         elif made._last_us is not None:  # it is renewed with its session, but may end before that
             background().loop.call_soon_threadsafe(look_at_deadline, made)
+        if self._claim is not None:
+            await self._claimed(made, self._claim)
         return made
+
+    async def _claimed(self, made: K, claim: Callable[[K], Awaitable[None]]) -> None:
+        """A lock whose fences can't be raised is given back: its holder would read what may still change."""
+        try:
+            await claim(made)
+        except Exception:
+            with suppress(FencegateError):
+                await give_back(self._connection, made)
+            raise
+        except BaseException:  # cancelled: the background gives it back
+            background().owe(give_back(self._connection, made))
+            raise

@@ -1,14 +1,14 @@
 """A lease as its holder sees it, whichever face shows it: what was granted, for as long as it may be believed."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 
 from fencegate.client.attachment import export_grant
 from fencegate.client.grant import Grant, Mode, renewed
 from fencegate.client.life import LeaseState, Life
-from fencegate.client.transport import Transport
+from fencegate.client.transport import Transport, straight_of
 from fencegate.clock import Clock
 from fencegate.core.errors import FencegateError
-from fencegate.core.token import Token
+from fencegate.core.token import Token, token_headers
 
 __all__ = ["LeaseCore", "LeaseState"]
 
@@ -73,10 +73,7 @@ class LeaseCore(Life):
         write with it, and a resource that can tell (by a sequencer) refuses.
         """
         self.ensure_held()
-        headers = {"Fencing-Token": self.sequencer or self.token.wire}
-        if self.fence.isascii() and self.fence.isprintable():
-            headers["Fencing-Lock"] = self.fence
-        return headers
+        return token_headers(self.sequencer or self.token.wire, self.fence)
 
     def export(self) -> str:
         """The lease as text, for `locks.attach` in another process. It holds the secret lockToken.
@@ -100,8 +97,15 @@ class LeaseCore(Life):
         reply = await transport.renew(grant.lock_key, grant.renewal_body())
         self._extend(renewed(grant, reply, started_us))
 
-    async def _send_release(self, transport: Transport) -> None:
-        await transport.release(self.lock_key, self._grant.release_body())
+    def _send_release(self, transport: Transport) -> Awaitable[object]:
+        return transport.release(self.lock_key, self._grant.release_body())
+
+    def _release_within(self, transport: Transport, limit_s: float) -> Awaitable[object]:
+        grant = self._grant
+        straight = straight_of(transport, grant.lock_key)
+        if straight is None:
+            return super()._release_within(transport, limit_s)
+        return straight.release(grant.lock_key, grant.lock_token, grant.owner_id, limit_s)
 
     def _extend(self, grant: Grant) -> None:
         """Take in a renewal; one that comes after the deadline comes too late."""

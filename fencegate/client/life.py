@@ -10,11 +10,12 @@ A life may hang on another's: leases of a session, and of a group that is held a
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from enum import StrEnum
 from typing import NoReturn
 
 from fencegate.client.grant import Revocation
+from fencegate.client.patience import within
 from fencegate.client.transport import Transport
 from fencegate.clock import Clock
 from fencegate.core.errors import LockLost
@@ -135,8 +136,12 @@ class Life(ABC):
         """Ask for more time, and take the answer in."""
 
     @abstractmethod
-    async def _send_release(self, transport: Transport) -> None:
+    def _send_release(self, transport: Transport) -> Awaitable[object]:
         """Tell the lock service that it is over. May be sent again."""
+
+    def _release_within(self, transport: Transport, limit_s: float) -> Awaitable[object]:
+        """The same, but OutcomeUnknown when it takes longer than that."""
+        return within(self._send_release(transport), limit_s)
 
     def _leases(self) -> "Iterator[Life]":
         """The leases that this is, or that hang on it."""

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, overload
 
-from fencegate.client.attempt import repeated, within, worth_repeating
+from fencegate.client.attempt import repeated, worth_repeating
 from fencegate.client.background import background
 from fencegate.client.blocking.hold import TryHold as BlockingTryHold
 from fencegate.client.connection import Connection
@@ -12,6 +12,7 @@ from fencegate.client.duration import MAX_TTL_S, MIN_TTL_S, ttl_millis
 from fencegate.client.guarded import async_hold, blocking_hold, call_terms, dressed, finished
 from fencegate.client.hold import TryHold
 from fencegate.client.lease import LeaseCore
+from fencegate.client.patience import within
 from fencegate.client.renewal import OVER
 from fencegate.client.template import Call
 from fencegate.client.terms import Terms

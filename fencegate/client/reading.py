@@ -3,9 +3,10 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from fencegate.client.attempt import repeated, within
+from fencegate.client.attempt import repeated
 from fencegate.client.connection import Connection
 from fencegate.client.duration import millis
+from fencegate.client.patience import within
 from fencegate.client.transport import Json
 from fencegate.core.errors import LockFree, OutcomeUnknown, RateLimited, ShuttingDown
 from fencegate.core.names import check_lock_key

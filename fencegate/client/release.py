@@ -1,8 +1,9 @@
 """Giving back what is held: once, in the foreground if that works, in the background if not."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
-from fencegate.client.attempt import repeated, within, worth_repeating
+from fencegate.client.attempt import repeated, repeated_after, worth_repeating
 from fencegate.client.connection import Connection
 from fencegate.client.life import LeaseState, Life
 from fencegate.client.renewal import OVER
@@ -11,14 +12,23 @@ from fencegate.clock import Clock
 from fencegate.core.errors import FencegateError, LockLost
 
 
-async def release(send: Callable[[], Awaitable[object]], clock: Clock, timeout_s: float, until_us: float) -> None:
-    """Tell the lock service, and again while that is in doubt: a repeated release gets the first answer."""
+async def release(
+    send: Callable[[float], Awaitable[object]],
+    clock: Clock,
+    timeout_s: float,
+    until_us: float,
+    failed: Exception | None = None,
+) -> None:
+    """Tell the lock service, and again while that is in doubt: a repeated release gets the first answer. `send` is
+    given the seconds that it may take; when it was sent before, and `failed`, it goes on from there."""
 
-    async def attempt() -> None:
-        limit_s = min(timeout_s, max(0.1, (until_us - clock.monotonic_us()) / 1e6))
-        await within(send(), limit_s)
+    def attempt() -> Awaitable[object]:
+        return send(min(timeout_s, max(0.1, (until_us - clock.monotonic_us()) / 1e6)))
 
-    await repeated(attempt, lambda error: worth_repeating(error) and clock.monotonic_us() < until_us)
+    def again(error: Exception) -> bool:
+        return worth_repeating(error) and clock.monotonic_us() < until_us
+
+    await (repeated(attempt, again) if failed is None else repeated_after(failed, attempt, again))
 
 
 async def give_back(connection: Connection, life: Life) -> None:
@@ -31,24 +41,32 @@ async def give_back(connection: Connection, life: Life) -> None:
         return
     connection.let_go(life)
     released = life._give_up()
-    deadline_us, clock, timeout_s = life._deadline_us, connection.clock, connection.timeout_s
-
-    async def finish(transport: Transport) -> None:
-        try:
-            await release(lambda: life._send_release(transport), clock, timeout_s, deadline_us)
-        except FencegateError:
-            return  # it ran out by now, or never was ours
-
     if not released:
         if life._is_ours():
-            connection.owe(finish)
+            connection.owe(partial(_finish, life, connection))
         life._raise_lost()
     try:
-        transport = await connection.transport()
-        until_us = clock.monotonic_us() + timeout_s * 1e6
-        await release(lambda: life._send_release(transport), clock, timeout_s, until_us)
+        transport = connection.ready() or await connection.transport()
+        started_us = connection.clock.monotonic_us()
+        try:
+            await life._release_within(transport, connection.timeout_s)
+            return
+        except Exception as error:
+            failed = error
+        until_us = started_us + connection.timeout_s * 1e6
+        send = partial(life._release_within, transport)
+        await release(send, connection.clock, connection.timeout_s, until_us, failed)
     except OVER as error:
         raise LockLost(f"{life._describe()} was over: {error.detail}") from error
     except BaseException:
-        connection.owe(finish)
+        connection.owe(partial(_finish, life, connection))
         raise
+
+
+async def _finish(life: Life, connection: Connection, transport: Transport) -> None:
+    """In the background, until the lease would have run out anyway."""
+    try:
+        send = partial(life._release_within, transport)
+        await release(send, connection.clock, connection.timeout_s, life._deadline_us)
+    except FencegateError:
+        return  # it ran out by now, or never was ours

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from fencegate.client.attempt import repeated, within
+from fencegate.client.attempt import repeated
 from fencegate.client.life import Life
+from fencegate.client.patience import within
 from fencegate.client.transport import Transport
 from fencegate.clock import Clock
 from fencegate.core.errors import (

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from fencegate.client.acquisition import Acquisition
+from fencegate.client.acquisition import Acquisition, PlainAcquisition
 from fencegate.client.asks import LockChoice, OneLock, SeveralLocks, chosen
 from fencegate.client.attachment import Attachment, import_grant
 from fencegate.client.connection import Connection
@@ -17,6 +17,8 @@ from fencegate.core.names import check_lock_key, check_text
 
 def lock_request(connection: Connection, lock_key: str, terms: Terms) -> Callable[[], Request[Grant]]:
     ask = OneLock(check_lock_key(lock_key), wish_for_one(terms))
+    if ask.wish.is_plain:
+        return lambda: PlainAcquisition(ask, connection.owner_id, connection.clock, connection.timeout_s)
 
     def request() -> Request[Grant]:
         _check_session(ask.wish)

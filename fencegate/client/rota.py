@@ -30,8 +30,8 @@ class Rota:
 
     def join(self, life: Life, thread: Background) -> None:
         """Have it renewed from the first third of its time on, or looked at when it ends before that."""
-        wait_us = int(min(life.ttl / 3, life.remaining) * 1e6)
-        step = (self._clock.monotonic_us() + wait_us) // _STEP_US
+        now_us = self._clock.monotonic_us()
+        step = min(now_us + int(life.ttl * 1e6) // 3, max(now_us, life._deadline_us)) // _STEP_US
         with self._mutex:
             self._steps[life] = step
             self._due.setdefault(step, {})[life] = None

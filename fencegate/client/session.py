@@ -1,9 +1,10 @@
 """A session as its holder sees it: one keep-alive for any number of leases, which live and die with it."""
 
-from fencegate.client.attempt import repeated, within, worth_repeating
+from fencegate.client.attempt import repeated, worth_repeating
 from fencegate.client.grant import margin_us, revocation, unreadable
 from fencegate.client.lease import LeaseCore
 from fencegate.client.life import Life
+from fencegate.client.patience import within
 from fencegate.client.renewal import look_at_deadline
 from fencegate.client.transport import Json, Transport
 from fencegate.clock import Clock

@@ -1,10 +1,11 @@
 """Standing for election: what candidates of both faces say, and what a term is."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Generic, TypedDict, TypeVar
 
 from fencegate.client.attempt import WORTH_REPEATING
+from fencegate.client.claims import Claimable
 from fencegate.client.grant import Revocation
 from fencegate.client.lease import LeaseCore
 from fencegate.client.session import SessionCore
@@ -39,6 +40,8 @@ class Standing(TypedDict, total=False):
     """How long a term may last in all."""
     session: SessionCore | None
     """The session that keeps the term alive; it has the TTL, and the owner."""
+    claim: Sequence[Claimable | str] | None
+    """What to claim before a term begins, as for `hold`."""
 
 
 class TermCore(Generic[L]):

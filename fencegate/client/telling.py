@@ -28,6 +28,11 @@ class Reactions(TypedDict, Generic[K], total=False):
     """Called once when somebody asks for it back; `.revoked` tells why, and when it will be taken."""
 
 
+def wanted(reactions: "Reactions[K]") -> bool:
+    """Whether a caller wants to be told of anything; what is given may be all of the terms."""
+    return any(reactions.get(name) is not None for name in ("on_lost", "on_state", "on_revoked"))
+
+
 class Teller(Protocol):
     """Runs callbacks one after the other; `tell` itself never blocks."""
 

@@ -1,9 +1,11 @@
 """The terms of a hold: every keyword that `hold` and its likes take, named and judged once for both faces."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypedDict
 
+from fencegate.client.claims import Claimable
 from fencegate.client.duration import millis, ttl_millis, wait_seconds
 from fencegate.client.grant import Mode
 from fencegate.client.session import SessionCore
@@ -54,6 +56,9 @@ class Terms(GroupTerms, total=False):
     """Whether this owner is let in where it holds the lock already."""
     hierarchical: bool
     """Whether a lock on `a/b` excludes what is below it, and is excluded by a lock on `a`."""
+    claim: Sequence[Claimable | str] | None
+    """What to claim before the lock is handed out: URLs of keys behind a gateway, `fencegate.sql.claimable(engine)`,
+    or whatever has `claim(lock_key, token)`. When a claim fails, the lock is given back, and its error is raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,11 @@ class Wish:
     request_id: str | None
     session: SessionCore | None
     fields: Json
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it says no more than how long, for whom, and how patiently."""
+        return not self.fields and self.session is None
 
     def body(self, owner_id: str) -> Json:
         """All of an acquire but its requestId and how long it waits; `owner_id` unless the terms name another."""
@@ -87,6 +97,24 @@ def wish_for_several(terms: GroupTerms) -> Wish:
 
 
 def wish_for_one(terms: Terms) -> Wish:
+    """The same few terms are named again and again, so the last ones are remembered."""
+    if terms.keys() - _SIMPLE:
+        return _wish_for_one(terms)
+    ttl, wait = terms.get("ttl", DEFAULT_TTL_S), terms.get("wait", 0)
+    if {type(ttl), type(wait)} - {int, float}:  # such as True, which would be taken for the number that it equals
+        return _wish_for_one(terms)
+    return _simple_wish(ttl, wait)
+
+
+@lru_cache(maxsize=256)
+def _simple_wish(ttl: float, wait: float | None) -> Wish:
+    return _wish_for_one({"ttl": ttl, "wait": wait})
+
+
+_SIMPLE = frozenset({"ttl", "wait"})
+
+
+def _wish_for_one(terms: Terms) -> Wish:
     fields = _common(terms)
     mode, shared, limit = terms.get("mode"), terms.get("shared"), terms.get("limit")
     if mode not in (None, "exclusive", "shared"):

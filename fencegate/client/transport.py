@@ -1,9 +1,10 @@
 """How a client reaches the lock service: over HTTP, or through an engine in this very process."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from fencegate.core.errors import InvalidInput
+from fencegate.core.model import Hold
 
 Json = dict[str, Any]
 """A JSON object as the lock service speaks it: camelCase, lengths in milliseconds."""
@@ -11,6 +12,27 @@ Json = dict[str, Any]
 
 Heard = tuple[int, str, bytes]
 """What a watch brings: the id of an event, its kind, and its data as JSON. No kind: only the place has moved."""
+
+
+class Straight(Protocol):
+    """Plain locks of an engine in this process, without the bodies and answers of REST. See `Transport`."""
+
+    def acquire(
+        self, lock_key: str, owner_id: str, ttl_ms: int, request_id: str, wait_ms: int, fresh: bool, limit_s: float
+    ) -> Coroutine[Any, Any, Hold]:
+        """`fresh`: the request id was made for this call, which is its first. OutcomeUnknown when it takes longer than
+        `limit_s` beside the waiting."""
+
+    def release(self, lock_key: str, lock_token: str, owner_id: str, limit_s: float) -> Coroutine[Any, Any, None]: ...
+
+    def remaining_ms(self, hold: Hold) -> int:
+        """How long the hold lasts from now."""
+
+
+def straight_of(transport: "Transport", lock_key: str) -> Straight | None:
+    """The straight way to a lock; None where it leads over a wire."""
+    way: Callable[[str], Straight] | None = getattr(transport, "straight", None)
+    return None if way is None else way(lock_key)
 
 
 class Transport(Protocol):

@@ -1,12 +1,16 @@
 """What can be asked of the state machine, and what comes of it. `at` names the entries that a command works on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fencegate.core.errors import FencegateError
 from fencegate.core.model import Claimant, Event, Hold, Record, Revocation, Session, lock_entry, session_entry
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from fencegate.core.values import dataclass
 
 # --- commands about one lock -----------------------------------------------------------------------------------------
 
@@ -31,6 +35,9 @@ class Acquire(_OfOneLock):
     reentrant: bool = False
     wait_us: int = 0
     """How long this poll will stand there at most; 0 when that is not known."""
+    fresh: bool = False
+    """Whether the request was named for this very command, which is asked for the first time: it has no past. Whoever
+    brings it a second time, or late, says so no more."""
 
 
 @dataclass(frozen=True, slots=True)

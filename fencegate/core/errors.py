@@ -30,6 +30,10 @@ class LockHeld(FencegateError):
 
     code = "LOCK_ALREADY_HELD"
 
+    def __init__(self, detail: str, **members: Any) -> None:
+        super().__init__(detail, **members)
+        self.members.setdefault("currentOwner", None)  # always there: nobody may hold it, and it is closed all the same
+
     @property
     def retry_after_ms(self) -> int:
         return int(self.members.get("retryAfterMillis", 1000))

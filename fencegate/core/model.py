@@ -6,9 +6,14 @@ function gives.
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from fencegate.core.values import dataclass
 
 LOCKS = "lock/"
 DONE = "done/"
@@ -266,6 +271,8 @@ class Limits:
     """Whether idle records are removed. Where they stay for good, no floor stands for those that are gone."""
     several: bool = True
     """Whether a commit may be about several locks: groups, sessions, locks above and below each other."""
+    watched: bool = False
+    """Whether leases end by being watched, each replica counting from when it saw them: the store has no clock."""
 
 
 DEFAULT_LIMITS = Limits()

@@ -1,8 +1,8 @@
 """The two contracts of Fencegate: what a lock store must do, and what a protected resource must do."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 # --- stores ----------------------------------------------------------------------------------------------------------
 
@@ -69,6 +69,8 @@ class Capabilities:
     """Whether idle lock records may be removed, under a floor. Where not, they stay for good."""
     replays: bool = True
     """Whether the change log can be read again from an earlier revision; where not, its lines are hints."""
+    lists_settled: bool = True
+    """Whether a scan finds what became of requests. Where not, it is found by its name alone, and goes by itself."""
     max_value: int = 0
     """How many bytes a value may have; 0 when nothing but memory bounds it."""
     notes: tuple[str, ...] = ()
@@ -143,6 +145,24 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Finish what was begun, and let go."""
+
+
+Landed = Callable[[BaseException | None], None]
+"""Hears once what became of a commit: nothing when it landed, else what `commit` would have raised."""
+
+
+@runtime_checkable
+class CallingStore(Store, Protocol):
+    """A store that tells of a commit by a call, in the very moment that it hears of it.
+
+    A future would cost one more turn of the event loop for each commit, which is a system call.
+    """
+
+    def commit_then(
+        self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int, landed: Landed
+    ) -> None:
+        """As `commit` does. `landed` is called in the event loop, at once when it can't even be sent; it raises
+        nothing."""
 
 
 # --- resources -------------------------------------------------------------------------------------------------------
@@ -295,3 +315,48 @@ class Objects(Resource, Protocol):
 
     async def list(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, ObjectInfo]]:
         """Objects whose joined key starts with `prefix` and is above `after`, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A request on its way to an HTTP service."""
+
+    method: str
+    target: bytes
+    """The path below the service's base, and the query, as they are spelt on the wire."""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    """As the caller sent them; which of them go on is the adapter's to say."""
+    body: bytes | AsyncIterator[bytes] | None = None
+    length: int | None = None
+    """Of a body that is an iterator, where it is known."""
+    writes: bool = False
+    via: Mapping[bytes, bytes] = field(default_factory=dict)
+    """What the service is told of the caller, in headers that no caller can set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """The answer of an HTTP service. Its body must be read to the end, or closed."""
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+    body: "Streamed"
+
+
+class Streamed(Protocol):
+    """Bytes that arrive piece by piece."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+    async def __anext__(self) -> bytes: ...
+    async def aclose(self) -> None: ...
+
+
+class Upstream(Resource, Protocol):
+    """An HTTP service, whose requests are passed on."""
+
+    async def forward(self, request: Outgoing, fence: str, token: int | None = None) -> tuple[Incoming, Seen]:
+        """Pass a request on. A write is admitted by the fence first, and stays known there until it was answered; a
+        read with a token claims first.
+
+        ResourceUnavailable with `not-written` when nothing was sent, and with `unknown` when something was.
+        """

@@ -41,3 +41,13 @@ class Token(int):
 
     def __str__(self) -> str:
         return int.__repr__(self)
+
+
+def token_headers(shown: str, lock_key: str) -> dict[str, str]:
+    """The headers that show a token to a resource, and the lock that it is of.
+
+    A lock key that a header can't hold as it is stays away; the resource knows its guard all the same.
+    """
+    if lock_key.isascii() and lock_key.isprintable() and lock_key == lock_key.strip():
+        return {"Fencing-Token": shown, "Fencing-Lock": lock_key}
+    return {"Fencing-Token": shown}

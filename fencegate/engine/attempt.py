@@ -1,6 +1,6 @@
 """A fold on its way to the store: the commit that it asks for, on condition that all it saw is unchanged."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fencegate.core.model import LOCKS, SESSIONS, Done, Record
@@ -37,24 +37,37 @@ def attempt(
 ) -> Attempt:
     """`watched`: the store has no clock, so others have to be told which version they see, and when it was written."""
     seen, writes = result.seen, result.writes
-    changes = [Change(name, known.version, compare_only=True) for name, known in seen.items() if name not in writes]
+    changes: list[Change] = []
+    if len(seen) > len(writes):
+        changes += [Change(name, known.version, "", None, True) for name, known in seen.items() if name not in writes]
     after: dict[str, Known] = {}
     written_us = now.latest if watched else 0
+    largest = 0
     for name, record in writes.items():
-        before = seen.get(name, ABSENT)
-        commits = (commit_id, *before.commits[: RECENT - 1])
-        value = encode(record, commits, written_us) if record is not None else None
-        keep_until_us = record.until_us if type(record) is Done else None
-        changes.append(Change(name, before.version, commit_id, value, False, keep_until_us))
-        after[name] = Known(commit_id, record, commits) if record is not None else ABSENT
-    entry = _witness(lanes, writes)
+        version, _, commits = seen.get(name, ABSENT)
+        if record is None:
+            changes.append(Change(name, version, commit_id))
+            after[name] = ABSENT
+            continue
+        if type(record) is Done:
+            value, keep_until_us = encode(record), record.until_us
+            after[name] = Known(commit_id, record)
+        else:
+            keep_until_us, commits = None, (commit_id, *commits[: RECENT - 1])
+            value = encode(record, commits, written_us)
+            after[name] = Known(commit_id, record, commits)
+        if len(value) > largest:
+            largest = len(value)
+        changes.append(Change(name, version, commit_id, value, False, keep_until_us))
+    entry = lanes[0].entry
+    if writes.get(entry) is None:
+        entry = _witness(lanes, writes)
     version = commit_id if watched else ""
     lines = [(LOCKS + event.lock_key, encode_line(replica, event, version)) for event in result.events]
-    if not lines or len(lanes) > 1 or watched:
+    if not lines or watched or len(lanes) > 1:
         told = {name for name, _ in lines}
         moved = _moving(writes) if watched else _moved(lanes, writes)
         lines += [(name, encode_line(replica, None, version)) for name in moved if name not in told]
-    largest = max([len(change.value) for change in changes if change.value is not None], default=0)
     by_us = now.latest + LAND_WITHIN_US
     not_after_us = by_us if result.not_after_us is None else min(result.not_after_us, by_us)
     return Attempt(
@@ -62,17 +75,17 @@ def attempt(
     )
 
 
-def _moved(lanes: Sequence[Lane], writes: dict[str, Record | None]) -> list[str]:
+def _moved(lanes: Sequence[Lane], writes: Mapping[str, Record | None]) -> list[str]:
     """The locks that were written: others have to hear of it, also when only the queue moved."""
     return [lane.entry for lane in lanes if lane.entry in writes and lane.entry.startswith(LOCKS)]
 
 
-def _moving(writes: dict[str, Record | None]) -> list[str]:
+def _moving(writes: Mapping[str, Record | None]) -> list[str]:
     """All that was written and will end by itself: whoever watches it counts from when it hears of it."""
     return [name for name, record in writes.items() if record is not None and name.startswith((LOCKS, SESSIONS))]
 
 
-def _witness(lanes: Sequence[Lane], writes: dict[str, Record | None]) -> str:
+def _witness(lanes: Sequence[Lane], writes: Mapping[str, Record | None]) -> str:
     for lane in lanes:
         if writes.get(lane.entry) is not None:
             return lane.entry

@@ -102,13 +102,13 @@ def _encode_long(record: LockRecord, commits: tuple[str, ...], written_us: int) 
     return _encode({"commits": commits, "record": _LongRecord(*values), "written_us": written_us})
 
 
-def encode(record: Record, commits: tuple[str, ...], written_us: int = 0) -> bytes:
-    if isinstance(record, LockRecord):
+def encode(record: Record, commits: tuple[str, ...] = (), written_us: int = 0) -> bytes:
+    if type(record) is LockRecord:
         if len(record.queue) >= LONG:
-            return _encode_long(record, commits[:RECENT], written_us)
-        return _encode(StoredLock(commits[:RECENT], record, written_us))
-    if isinstance(record, Session):
-        return _encode(StoredSession(commits[:RECENT], record, written_us))
+            return _encode_long(record, commits, written_us)
+        return _encode(StoredLock(commits, record, written_us))
+    if type(record) is Session:
+        return _encode(StoredSession(commits, record, written_us))
     return _encode(record)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from fencegate.core.commands import (
     Refused,
     Release,
     ReleaseAll,
+    Released,
 )
 from fencegate.core.errors import FencegateError, NotSupported, OutcomeUnknown, ShuttingDown
 from fencegate.core.machine import Below, held_below, live_holds, look_below, sessions_of
@@ -43,8 +44,10 @@ from fencegate.core.model import (
     session_entry,
 )
 from fencegate.core.ports import Interval, Store
-from fencegate.engine.lane import Lane, Poll, is_final
+from fencegate.engine.lane import Lane, Poll, again, is_final
 from fencegate.engine.tending import Tending
+from fencegate.limits import Waits, within
+from fencegate.loop import running_loop
 
 FINISH_WITHIN_S = 1.0
 LOOK_BELOW_EVERY_S = 1.0
@@ -79,12 +82,18 @@ class Engine:
         self.store = store
         self.clock = clock
         able = store.capabilities
-        limits = replace(limits, forgets=able.forgets and limits.forgets, several=able.several_keys and limits.several)
+        limits = replace(
+            limits,
+            forgets=able.forgets and limits.forgets,
+            several=able.several_keys and limits.several,
+            watched=not able.clock,
+        )
         self.limits = limits
         self.replica = replica or clock.random_id(6)
         self._tending = Tending(store, clock, limits, self.replica, visiting=visiting)
         self._lanes = self._tending.lanes
         self._stopping = False
+        self._waits: Waits | None = None
 
     # --- life ---
 
@@ -98,7 +107,7 @@ class Engine:
             for polls in list(lane.waiting.values()):
                 for poll in polls.values():
                     if not poll.granted.done():
-                        poll.granted.set_exception(ShuttingDown("the lock service is stopping; ask again in a moment"))
+                        poll.granted.set_exception(_stopping())
         self._tending.wakes.everything_changed()
 
     async def close(self) -> None:
@@ -123,12 +132,31 @@ class Engine:
             raise outcome.error
         return outcome
 
-    async def acquire(self, command: Acquire, wait_us: int = 0, keep_us: int = 0) -> Hold:
-        """The lock, at once or within `wait_us`. A wait that ends without it keeps its place for `keep_us`."""
-        granted = await self._acquire(replace(command, wait_us=wait_us) if command.wait else command, wait_us, keep_us)
+    async def acquire(self, command: Acquire, wait_us: int = 0, keep_us: int = 0, limit_s: float = 0) -> Hold:
+        """The lock, at once or within `wait_us`. A wait that ends without it keeps its place for `keep_us`. With a
+        `limit_s`, it is OutcomeUnknown when the store takes longer than that, beside the waiting."""
+        if command.wait and command.wait_us != wait_us:
+            command = replace(command, wait_us=wait_us)
+        if command.who.special is None and (not command.wait or "/" not in command.lock_key):
+            return await self.acquire_plainly(command, wait_us, keep_us, limit_s)
+        getting = self._acquire(command, wait_us if command.wait else 0, keep_us if command.wait else 0)
+        granted = await (_within(getting, wait_us / 1e6 + limit_s) if limit_s else getting)
         if isinstance(granted, Granted):
             return granted.hold
         raise _refusal(granted)
+
+    async def release(self, command: Release, limit_s: float) -> None:
+        """Give a lock back; OutcomeUnknown when the store takes longer than that."""
+        asked = self._lanes.ask(command)
+        self._bound(asked, limit_s)
+        outcome = await asked
+        if type(outcome) is not Released:
+            raise _refusal(outcome)
+
+    def _bound(self, asked: "asyncio.Future[Outcome]", limit_s: float) -> None:
+        if self._waits is None:
+            self._waits = Waits.of(running_loop())
+        self._waits.bound(asked, limit_s, _no_answer)
 
     async def acquire_all(self, command: AcquireAll, wait_us: int = 0, keep_us: int = 0) -> tuple[Hold, ...]:
         """All of these locks, or none, in the order of the command's parts."""
@@ -200,6 +228,62 @@ class Engine:
 
     # --- waiting ---
 
+    async def acquire_plainly(self, command: Acquire, wait_us: int, keep_us: int, limit_s: float) -> Hold:
+        """`acquire` of a plain lock that nobody waits for below another: what waiting takes is made when there is
+        somebody to wait for."""
+        settled, waits = False, command.wait
+        if waits and self._stopping:
+            raise _stopping()
+        deadline_us = self.clock.monotonic_us() + wait_us if waits else 0
+        try:
+            asked = self._lanes.ask(command, stands=waits)
+            if limit_s:
+                self._bound(asked, limit_s)
+            outcome = await asked
+            if type(outcome) is Queued:
+                standing = self._stand_there(command, deadline_us, keep_us)
+                outcome = await (_within(standing, wait_us / 1e6 + limit_s) if limit_s else standing)
+            settled = type(outcome) is not Refused or is_final(outcome.error)
+            if type(outcome) is Granted:
+                return outcome.hold
+            raise _refusal(outcome)
+        except FencegateError as error:
+            settled = is_final(error)
+            raise
+        finally:
+            if not settled:  # cancelled, sent away, or unknown: neither a place nor a hold may stay behind
+                if waits:
+                    self._leave_place(command)
+                self._tending.spawn(self._abandon(command, keep_us if waits else 0))
+
+    async def _stand_there(self, command: Acquire, deadline_us: int, keep_us: int) -> Outcome:
+        """Wait at the place that an acquire was given."""
+        lane = self._lanes.lane(lock_entry(command.lock_key))
+        poll = lane.waiting[command.who.request][command.attempt]
+        if self._stopping and not poll.granted.done():
+            raise _stopping()
+        try:
+            with self._tending.listening():
+                return self._lanes.in_time(await self._granted(poll, deadline_us))
+        except TimeoutError:
+            return await self._too_late(command, keep_us)
+        finally:
+            self._leave_place(command)
+
+    async def _granted(self, poll: Poll, deadline_us: int) -> Outcome:
+        async with asyncio.timeout((deadline_us - self.clock.monotonic_us()) / 1_000_000):
+            return await poll.granted
+
+    async def _too_late(self, command: Acquire | AcquireAll, keep_us: int) -> Outcome:
+        """The wait is over: with what came at the last moment, or with the reason why it did not."""
+        late = await self.run(_leave(command, keep_us))
+        return late if isinstance(late, Granted | GrantedAll) else await self._lanes.ask(_at_once(command))
+
+    def _leave_place(self, command: Acquire) -> None:
+        lane = self._lanes.get(lock_entry(command.lock_key))
+        if lane is not None:
+            _Leaving(self, lane, command)()
+
     async def _acquire(self, command: Acquire | AcquireAll, wait_us: int, keep_us: int) -> Outcome:
         if not self.limits.several:
             self._refuse_several(command)
@@ -225,8 +309,9 @@ class Engine:
 
     async def _wait_for(self, command: Acquire | AcquireAll, deadline_us: int, keep_us: int) -> Outcome:
         if self._stopping:
-            raise ShuttingDown("the lock service is stopping; ask again in a moment")
-        poll = Poll(command, asyncio.get_running_loop().create_future())
+            raise _stopping()
+        later = again(command) if isinstance(command, Acquire) else command  # what is asked if the place is lost
+        poll = Poll(later, asyncio.get_running_loop().create_future())
         with ExitStack() as stack:
             stack.enter_context(self._tending.listening())
             for part in _parts(command):  # before asking: no wake-up may be missed
@@ -237,11 +322,9 @@ class Engine:
                 outcome = await self._lanes.ask(command)
                 if not isinstance(outcome, Queued):
                     return outcome
-                async with asyncio.timeout((deadline_us - self.clock.monotonic_us()) / 1_000_000):
-                    return await poll.granted
+                return await self._granted(poll, deadline_us)
             except TimeoutError:
-                late = await self.run(_leave(command, keep_us))
-                return late if isinstance(late, Granted | GrantedAll) else await self._lanes.ask(_at_once(command))
+                return await self._too_late(command, keep_us)
 
     def _stand(self, lane: Lane, part: Acquire, poll: Poll) -> "_Leaving":
         lane.waiting.setdefault(part.who.request, {})[part.attempt] = poll
@@ -264,7 +347,7 @@ class Engine:
         with self._tending.listening(), self._tending.wakes.looking_below(command.lock_key) as changed:
             while True:
                 if self._stopping:
-                    raise ShuttingDown("the lock service is stopping; ask again in a moment")
+                    raise _stopping()
                 changed.clear()
                 below = await self._look_below(command, pending)
                 left_s = (deadline_us - self.clock.monotonic_us()) / 1_000_000
@@ -339,11 +422,26 @@ def _release(command: Acquire | AcquireAll) -> Release | ReleaseAll:
 def _at_once(command: Acquire | AcquireAll) -> Acquire | AcquireAll:
     """The same, for whoever does not wait any longer."""
     if isinstance(command, Acquire):
-        return replace(command, wait=False)
+        return replace(command, wait=False, fresh=False)
     return AcquireAll(tuple(replace(part, wait=False) for part in command.parts))
+
+
+async def _within(getting: Awaitable[Outcome], limit_s: float) -> Outcome:
+    try:
+        return await within(getting, limit_s)
+    except TimeoutError:
+        raise _no_answer(limit_s) from None
+
+
+def _no_answer(limit_s: float) -> OutcomeUnknown:
+    return OutcomeUnknown(f"no answer within {limit_s:.3g} s; it may have been done all the same")
+
+
+def _stopping() -> ShuttingDown:
+    return ShuttingDown("the lock service is stopping; ask again in a moment")
 
 
 def _refusal(outcome: Outcome) -> FencegateError:
     if isinstance(outcome, Refused):
         return outcome.error
-    return OutcomeUnknown("the lock was neither given nor refused")
+    return OutcomeUnknown("it was neither done nor refused")

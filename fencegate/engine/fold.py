@@ -1,6 +1,6 @@
 """Several commands through the state machine, one after the other: one commit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fencegate.core.commands import (
@@ -14,6 +14,7 @@ from fencegate.core.commands import (
     Outcome,
     Pending,
     Refused,
+    Step,
     TakeUp,
     TakeUpAll,
 )
@@ -35,8 +36,8 @@ class Fold:
     heard: dict[str, Outcome] = field(default_factory=dict)
     """Requests that were decided, for whoever of this replica waits: by taking up an offer in the same commit, or by
     another poll of the same request."""
-    writes: dict[str, Record | None] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
+    writes: Mapping[str, Record | None] = field(default_factory=dict)
+    events: Sequence[Event] = ()
     not_after_us: int | None = None
     next: list[HandOverAll | TakeUpAll] = field(default_factory=list)
     """What has to be asked of more locks than are at work here."""
@@ -86,20 +87,60 @@ def fold(
         return Need(need.entries)
 
 
+def fold_alone(entry: str, command: Command, seen: Known, now: Interval, limits: Limits, guess: Guess) -> Fold:
+    """The same for one command about a lock that nobody waits for here, which is most of them."""
+    shown = {entry: seen}
+    step = transition({entry: seen.record}, command, now, limits)
+    if type(step) is Need:
+        view = _View(shown, guess)
+        while type(step) is Need:  # several at once
+            for each in step.entries:
+                _ = view[each]
+            step = transition(view, command, now, limits)
+    assert type(step) is Step
+    for name in step.writes:
+        if name not in shown:
+            shown[name] = guess(name)
+    return Fold(
+        shown, [step.outcome], {}, step.writes, step.events, step.not_after_us, list(step.next),
+        step.shaken or seen.version is None,
+    )  # fmt: skip
+
+
+class _View(dict[str, Record | None]):
+    """The entries that the state machine is shown; what it asks for beside them is guessed, and so seen."""
+
+    __slots__ = ("_guess", "_seen")
+
+    def __init__(self, seen: dict[str, Known], guess: Guess | None) -> None:
+        for entry, known in seen.items():
+            self[entry] = known.record
+        self._seen = seen
+        self._guess = guess
+
+    def __missing__(self, entry: str) -> Record | None:
+        if self._guess is None:
+            raise KeyError(entry)
+        self._seen[entry] = known = self._guess(entry)
+        self[entry] = known.record
+        return known.record
+
+
 class _Run:
-    __slots__ = ("_guess", "_lanes", "_limits", "_now", "_seen", "_view", "result", "waited_for")
+    __slots__ = ("_guess", "_lanes", "_limits", "_now", "_seen", "_view", "_writes", "result", "waited_for")
 
     def __init__(
         self, lanes: Sequence[Lane], seen: dict[str, Known], now: Interval, limits: Limits, guess: Guess | None
     ) -> None:
         self._lanes = lanes
-        self.waited_for = guess is None or bool(lanes[0].waiting)
+        self.waited_for = guess is None or bool(lanes[0].waiting or lanes[0].coming)
         self._seen = seen
         self._now = now
         self._limits = limits
         self._guess = guess
-        self._view: dict[str, Record | None] = {entry: known.record for entry, known in seen.items()}
-        self.result = Fold(seen)
+        self._view = _View(seen, guess)
+        self._writes: dict[str, Record | None] = {}
+        self.result = Fold(seen, writes=self._writes)
         # What others did to the queue is seen in what was loaded; what was lost, in what is absent.
         self.result.shaken = guess is None or seen[lanes[0].entry].version is None
 
@@ -116,8 +157,8 @@ class _Run:
         assert not isinstance(step, Need)
         result = self.result
         view.update(step.writes)
-        result.writes.update(step.writes)
-        result.events += step.events
+        self._writes.update(step.writes)
+        result.events = (*result.events, *step.events)
         if step.not_after_us is not None:
             result.not_after_us = min(step.not_after_us, result.not_after_us or step.not_after_us)
         result.shaken = result.shaken or step.shaken
@@ -146,13 +187,13 @@ class _Run:
             seen_to.add(command.request)
             self.result.next.remove(command)
             self.judge(command)
-            if any(command.request in lane.waiting for lane in self._lanes):
+            if any(lane.serves(command.request) for lane in self._lanes):
                 self.judge(TakeUpAll(command.lock_keys, command.request))
             self._take_up()  # what is left of the lock may have been offered to the next
 
     def _take_up(self) -> None:
         for lane in self._lanes:
-            while lane.waiting and (taking := self._offered_here(lane)) is not None:
+            while (lane.waiting or lane.coming) and (taking := self._offered_here(lane)) is not None:
                 outcome = self.judge(taking)
                 if isinstance(outcome, Refused):
                     self.result.heard[taking.request] = outcome
@@ -172,7 +213,7 @@ class _Run:
         if not isinstance(record, LockRecord) or record.offer is None:
             return None
         who = record.offer.waiter.who
-        if who.request not in lane.waiting:
+        if not lane.serves(who.request):
             return None
         if who.terms.group:
             self._later(TakeUpAll(who.terms.group, who.request))

@@ -1,8 +1,7 @@
 """One entry at work in this replica: what is asked of it, who waits for it here, and who wants it among others."""
 
 import asyncio
-from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fencegate.core.commands import (
     Acquire,
@@ -20,7 +19,8 @@ from fencegate.core.commands import (
 )
 from fencegate.core.errors import FencegateError, OutcomeUnknown, ShuttingDown, StoreUnavailable
 
-Asked = tuple[Command, asyncio.Future[Outcome]]
+Asked = tuple[Command, asyncio.Future[Outcome], bool]
+"""A command, where its outcome is awaited, and whether whoever asked stands here when it is queued."""
 Given = Granted | GrantedAll | Pending
 
 
@@ -52,15 +52,23 @@ class Poll:
                 self.granted.set_exception(outcome.error)
 
 
+def again(command: Acquire) -> Acquire:
+    """The same command, brought a second time or late: what became of the first may be written in the past."""
+    return replace(command, fresh=False) if command.fresh else command
+
+
 def is_final(error: FencegateError) -> bool:
     """Whether a refusal says for sure that nothing was done, and nothing waits."""
     return not isinstance(error, OutcomeUnknown | StoreUnavailable | ShuttingDown)
 
 
+NOBODY: frozenset[str] = frozenset()
+
+
 class Lane:
     """See the head of this file. One commit is in flight at a time; what comes meanwhile is folded into the next."""
 
-    __slots__ = ("alone", "asked", "busy", "entry", "gate_is_next", "gates", "waiting")
+    __slots__ = ("alone", "asked", "busy", "coming", "entry", "gate_is_next", "gates", "stirred", "waiting")
 
     def __init__(self, entry: str) -> None:
         self.entry = entry
@@ -68,11 +76,29 @@ class Lane:
         self.busy = False
         self.waiting: dict[str, dict[str, Poll]] = {}
         """The polls that wait here, by request and attempt."""
-        self.gates: deque[Convoy] = deque()
+        self.gates: list[Convoy] = []
         """Commands about several entries that need this one next."""
         self.gate_is_next = False
         self.alone = 0
         """How many of those that were asked go one by one, each in a commit of its own."""
+        self.coming: frozenset[str] = NOBODY
+        """The requests that will stand here if the commands at work queue them."""
+        self.stirred = False
+        """Whether others changed this while a command was at work that may leave somebody standing here."""
+
+    def serves(self, request: str) -> bool:
+        """Whether somebody waits here for this, or will when what is at work is committed."""
+        return request in self.waiting or request in self.coming
+
+    def expect(self, asked: list[Asked]) -> None:
+        """Know who of these comes to stand here."""
+        coming = [one[0] for one in asked if one[2] and not one[1].done()]
+        self.coming = frozenset([command.who.request for command in coming if isinstance(command, Acquire)])
+
+    def stand(self, command: Acquire, loop: asyncio.AbstractEventLoop) -> None:
+        """Have a place at which whoever asked this hears of the grant."""
+        poll = Poll(again(command), loop.create_future(), queued=True)
+        self.waiting.setdefault(command.who.request, {})[command.attempt] = poll
 
     def take(self) -> list[Asked]:
         """Everything that was asked meanwhile; renewals and releases first, for they must not come too late."""

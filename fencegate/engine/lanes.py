@@ -6,10 +6,10 @@ command cost more than judging it. Everything else is `_settle`, a loop that can
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from fencegate.clock import Clock
 from fencegate.core.commands import (
@@ -20,25 +20,34 @@ from fencegate.core.commands import (
     GrantedAll,
     Need,
     Outcome,
+    Queued,
     Refused,
+    Release,
+    Released,
     Renewed,
     RenewedAll,
     SessionIs,
 )
 from fencegate.core.errors import FencegateError, OutcomeUnknown, StoreUnavailable, TooManyWaiters
-from fencegate.core.model import Limits, Record
-from fencegate.core.ports import Ambiguous, Conflict, Entry, Interval, Store, TooLate, Unavailable
+from fencegate.core.model import LOCKS, Limits, Record
+from fencegate.core.ports import Ambiguous, CallingStore, Conflict, Entry, Interval, Store, TooLate, Unavailable
 from fencegate.engine.attempt import Attempt, attempt
 from fencegate.engine.codec import RECENT, decode
-from fencegate.engine.fold import Fold, fold
+from fencegate.engine.fold import Fold, fold, fold_alone
 from fencegate.engine.known import ABSENT, Knowledge, Known
-from fencegate.engine.lane import Asked, Convoy, Lane
+from fencegate.engine.lane import NOBODY, Asked, Convoy, Lane, again
 from fencegate.engine.observed import Observed
 from fencegate.loop import running_loop
 
 TRIES = 12
+MOST_TRIES = 60
+TRY_FOR_US = 3_000_000
+"""What goes on at a lock is tried against so often at least, and for so long: another replica that knows the record
+commits twice as fast as one that has to load it first, and may win a dozen times."""
 RESOLVE_TRIES = 6
 RESOLVE_WITHIN_S = 8.0
+
+_STOPPED = "the lock service is stopping, and the store did not answer; repeat with the same requestId to find out"
 
 log = logging.getLogger("fencegate.engine")
 
@@ -54,6 +63,7 @@ class Lanes:
         self, store: Store, clock: Clock, limits: Limits, replica: str, noticed: Callable[[Lane, Fold | None], None]
     ) -> None:
         self._store = store
+        self._commit_then = store.commit_then if isinstance(store, CallingStore) else None
         self._clock = clock
         self._limits = limits
         self._replica = replica
@@ -62,9 +72,11 @@ class Lanes:
         self.known = Knowledge()
         self.observed = None if store.capabilities.clock else Observed(clock)
         self._slow: set[asyncio.Task[None]] = set()
+        self._now: Callable[[], Interval] = self.now if self.observed is not None else cast(Any, store.now)
+        """The time, without a word of why it can't be told: whoever gives up finds that."""
         self._busy = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle: asyncio.Event | None = None
+        """Set when nothing is under way, once somebody waits for that."""
 
     # --- the lanes ---
 
@@ -84,6 +96,9 @@ class Lanes:
         """The locks that somebody waits for here."""
         return [lane for lane in self._lanes.values() if lane.waiting]
 
+    def at_work(self) -> list[Lane]:
+        return [lane for lane in self._lanes.values() if lane.busy]
+
     def leave(self, lane: Lane) -> None:
         """Somebody does not wait for this any more: a lane at which nothing happens need not be kept."""
         if not lane.busy and not lane.waiting:
@@ -91,28 +106,40 @@ class Lanes:
 
     async def drained(self) -> None:
         """Return when nothing is under way."""
-        await self._idle.wait()
+        while self._busy:
+            if self._idle is None:
+                self._idle = asyncio.Event()
+            await self._idle.wait()
 
     # --- the common case, on callbacks ---
 
-    def ask(self, command: Command) -> asyncio.Future[Outcome]:
-        """Have a command carried out; a refusal is an outcome too."""
+    def ask(self, command: Command, *, stands: bool = False) -> asyncio.Future[Outcome]:
+        """Have a command carried out; a refusal is an outcome too. Whoever `stands` has a poll at the lane from the
+        moment that it is queued, so that no wake-up is missed."""
         future: asyncio.Future[Outcome] = running_loop().create_future()
-        entries = command.at
-        if len(entries) > 1:
-            self._advance(Convoy((command, future), sorted(entries), []))
-            return future
-        lane = self.lane(entries[0])
-        lane.asked.append((command, future))
+        kind = type(command)
+        if kind is Acquire or kind is Release:
+            entry = LOCKS + command.lock_key  # type: ignore[union-attr]
+        else:
+            entries = command.at
+            if len(entries) > 1:
+                self._advance(Convoy((command, future, False), sorted(entries), []))
+                return future
+            entry = entries[0]
+        lane = self._lanes.get(entry)
+        if lane is None:
+            lane = self._lanes[entry] = Lane(entry)
         if not lane.busy:
-            self._take(lane)
-            self._go(lane)
+            lane.busy = True
+            self._busy += 1
+            self._send(lane, [(command, future, stands)])
+        else:
+            lane.asked.append((again(command) if type(command) is Acquire else command, future, stands))
         return future
 
     def _take(self, lane: Lane) -> None:
         lane.busy = True
         self._busy += 1
-        self._idle.clear()
 
     def _advance(self, convoy: Convoy) -> None:
         """Take the lanes that a command about several entries needs; go as soon as it has them all."""
@@ -129,45 +156,60 @@ class Lanes:
         """Send the next commit of a lane; when nothing is asked of it any more, let it rest."""
         if lane.gates and (lane.gate_is_next or not lane.asked):
             lane.gate_is_next = False
-            convoy = lane.gates.popleft()
+            convoy = lane.gates.pop(0)
             convoy.lanes.append(lane)  # it stays busy, for the convoy now
             self._advance(convoy)
             return
         lane.gate_is_next = bool(lane.gates)
         asked = lane.take()
-        if not asked:
-            lane.busy = False
-            self._busy -= 1
-            if not self._busy:
-                self._idle.set()
-            if not lane.waiting:
-                self._lanes.pop(lane.entry, None)
-            return
+        if asked:
+            self._send(lane, asked)
+        else:
+            self._rest(lane)
+
+    def _rest(self, lane: Lane) -> None:
+        lane.busy = False
+        self._busy -= 1
+        if self._idle is not None and not self._busy:
+            self._idle.set()
+            self._idle = None
+        if not lane.waiting:
+            del self._lanes[lane.entry]
+
+    def _send(self, lane: Lane, asked: list[Asked]) -> None:
+        """Send what was asked, on the ground of what is known."""
         lot = (lane,)
         try:
-            now = self.now()
+            now = self._now() or self.now()
             result = self._fold_known(lot, asked, now)
             if not result.writes:
                 self._slowly(lot, asked, self._settle(lot, asked, list(result.seen)))
                 return
             trying = self._attempt(lot, asked, result, now)
+            landed = partial(self._landed, lot, asked, trying)
+            if self._commit_then is not None:
+                self._commit_then(trying.changes, trying.log, trying.not_after_us, landed)
+                return
             landing = asyncio.ensure_future(self._store.commit(trying.changes, trying.log, trying.not_after_us))
         except Exception as error:  # whatever it is, those who ask must hear of it, and the next ones be served
             self._give_up(lot, asked, error)
             running_loop().call_soon(self._go, lane)
             return
-        landing.add_done_callback(partial(self._landed, lot, asked, trying))
+        landing.add_done_callback(lambda done: landed(_error_of(done)))
 
     def _fold_known(self, lot: tuple[Lane], asked: list[Asked], now: Interval) -> Fold:
         """Rest on what is known, and let the commit find out."""
-        entry = lot[0].entry
+        lane = lot[0]
+        entry = lane.entry
+        if len(asked) == 1 and not lane.waiting:
+            return fold_alone(entry, asked[0][0], self.known.guess(entry), now, self._limits, self.known.guess)
+        lane.expect(asked)
         seen = {entry: self.known.guess(entry)}
-        result = fold(lot, [command for command, _ in asked], seen, now, self._limits, self.known.guess)
+        result = fold(lot, [one[0] for one in asked], seen, now, self._limits, self.known.guess)
         assert not isinstance(result, Need)
         return result
 
-    def _landed(self, lot: tuple[Lane], asked: list[Asked], trying: Attempt, landing: "asyncio.Future[None]") -> None:
-        error = Ambiguous("interrupted") if landing.cancelled() else landing.exception()
+    def _landed(self, lot: tuple[Lane], asked: list[Asked], trying: Attempt, error: BaseException | None) -> None:
         if error is not None:
             self._slowly(lot, asked, self._recover(lot, asked, trying, error))
             return
@@ -175,7 +217,11 @@ class Lanes:
             self._finish(lot, asked, trying.result, trying.after, trying)
         except Exception as failed:
             self._give_up(lot, asked, failed)
-        self._go(lot[0])
+        lane = lot[0]
+        if lane.asked or lane.gates:
+            self._go(lane)
+        else:
+            self._rest(lane)
 
     # --- everything else ---
 
@@ -186,17 +232,17 @@ class Lanes:
             except Exception as error:
                 self._give_up(lot, asked, error)
             except asyncio.CancelledError as error:
-                self._give_up(lot, asked, error)
                 if task.cancelling():  # it is we who are stopped; else it was a call of the store's that was
+                    self._give_up(lot, asked, OutcomeUnknown(_STOPPED))
                     raise
-            finally:
-                work.close()
+                self._give_up(lot, asked, error)
             for lane in lot:
                 self._go(lane)
 
         task = running_loop().create_task(to_the_end())
         self._slow.add(task)
         task.add_done_callback(self._slow.discard)
+        task.add_done_callback(lambda _: work.close())  # which may not have begun
 
     async def _recover(self, lot: Lot, asked: list[Asked], trying: Attempt, error: BaseException) -> None:
         """A commit did not land, or did not say so."""
@@ -214,9 +260,13 @@ class Lanes:
 
     async def _settle(self, lot: Lot, asked: list[Asked], entries: Sequence[str] = ()) -> None:
         """Bring what was asked to its end on the ground of fresh loads: committed, or refused."""
-        commands = [command for command, _ in asked]
+        commands = [again(one[0]) if type(one[0]) is Acquire else one[0] for one in asked]
+        lot[0].expect(asked)
         fresh = await self.load(entries or [lane.entry for lane in lot])
-        for number in range(TRIES):
+        until_us = self._clock.monotonic_us() + TRY_FOR_US
+        for number in range(MOST_TRIES):
+            if number >= TRIES and self._clock.monotonic_us() >= until_us:
+                break
             now = self.now()
             result = fold(lot, commands, dict(fresh), now, self._limits, None)
             if isinstance(result, Need):
@@ -234,7 +284,7 @@ class Lanes:
                 self._finish(lot, asked, result, fresh | trying.after, trying)
                 return
             self.known.forget(fresh)
-            await asyncio.sleep(self._clock.jitter() * min(0.2, 0.002 * 2**number) if number else 0)
+            await asyncio.sleep(self._clock.jitter() * min(0.2, 0.002 * 2 ** min(number, 7)) if number else 0)
             fresh = await self.load(list(fresh))
         raise StoreUnavailable("too much is going on at this lock; nothing was done, try again")
 
@@ -304,7 +354,7 @@ class Lanes:
         trying = attempt(lot, result, now, self._clock.random_id(8), self._replica, watched=watched)
         most = self._store.capabilities.max_value
         # Only who comes anew is refused: whatever lets others go on must find its way into the record.
-        if most and trying.largest > most and any(isinstance(command, Acquire | AcquireAll) for command, _ in asked):
+        if most and trying.largest > most and any(isinstance(one[0], Acquire | AcquireAll) for one in asked):
             raise _Oversized(f"what waits for this lock is more than the store {self._store.name} keeps for one")
         return trying
 
@@ -339,17 +389,19 @@ class Lanes:
         if self.observed is not None and landed is not None:
             for entry, written in landed.after.items():
                 self.observed.wrote(entry, landed.commit_id, written.record, landed.written_us)
+        # Those who waited hear of it first: whoever let go often asks for something else at once, and they would wait
+        # for that too. Who is queued and served by this very commit has a poll only when that was answered.
+        if result.heard:
+            _tell(lot, result.heard)
         self._answer(lot, asked, result.outcomes)
         if result.heard:
-            for lane in lot:
-                for request, outcome in result.heard.items():
-                    for poll in lane.waiting.get(request, {}).values():
-                        poll.hear(outcome)
+            _tell(lot, result.heard)
         for lane in lot:
             self._noticed(lane, result)
 
     def _give_up(self, lot: Lot, asked: list[Asked], error: BaseException) -> None:
         if isinstance(error, _Oversized) and len(asked) > 1:
+            lot[0].coming = NOBODY
             lot[0].part(asked)
             return
         if isinstance(error, Unavailable):
@@ -367,8 +419,18 @@ class Lanes:
 
     def _answer(self, lot: Lot, asked: Iterable[Asked], outcomes: Sequence[Outcome]) -> None:
         lane = lot[0]
-        for (command, future), outcome in zip(asked, outcomes, strict=True):
-            if lane.waiting and isinstance(command, Acquire | AcquireAll):
+        if len(outcomes) == 1 and not lane.waiting and type(outcomes[0]) is not Queued:  # most of them
+            ((_, future, _),) = asked
+            lane.coming = NOBODY
+            if not future.done():
+                future.set_result(self.in_time(outcomes[0]))
+            return
+        lane.coming = NOBODY
+        for (command, future, stands), outcome in zip(asked, outcomes, strict=True):
+            if stands and type(outcome) is Queued and not future.done():
+                assert isinstance(command, Acquire)
+                lane.stand(command, running_loop())
+            elif lane.waiting and isinstance(command, Acquire | AcquireAll):
                 part = command if isinstance(command, Acquire) else command.parts[0]
                 poll = lane.waiting.get(part.who.request, {}).get(part.attempt)
                 if poll is not None:
@@ -378,11 +440,14 @@ class Lanes:
 
     def in_time(self, outcome: Outcome) -> Outcome:
         """Nobody is told that they hold a lease that ran out while it was being committed."""
-        end_us = _ends_us(outcome)
+        kind = type(outcome)
+        if kind is Released:
+            return outcome
+        end_us = outcome.hold.expires_us if kind is Granted else _ends_us(outcome)  # type: ignore[union-attr]
         if end_us is not None:
             try:
-                now = self.now()
-            except StoreUnavailable:
+                now = self._now() or self.now()
+            except (StoreUnavailable, Unavailable):
                 return Refused(OutcomeUnknown("the store can't tell the time; repeat with the same requestId"))
             if end_us <= now.latest:
                 return Refused(
@@ -393,6 +458,17 @@ class Lanes:
 
 class _Oversized(TooManyWaiters):
     """The record would be larger than the store takes."""
+
+
+def _tell(lot: Lot, heard: Mapping[str, Outcome]) -> None:
+    for lane in lot:
+        for request, outcome in heard.items():
+            for poll in lane.waiting.get(request, {}).values():
+                poll.hear(outcome)
+
+
+def _error_of(landing: "asyncio.Future[None]") -> BaseException | None:
+    return Ambiguous("interrupted") if landing.cancelled() else landing.exception()
 
 
 def _ends_us(outcome: Outcome) -> int | None:

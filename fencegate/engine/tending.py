@@ -152,12 +152,15 @@ class Tending:
             result.next.clear()
         if len(result.seen) > 1 or len(result.writes) > 1:
             self._noticed_beside(lane, result)
-        if not isinstance(record, LockRecord) and lane.entry.startswith(SESSIONS):
+        if type(record) is not LockRecord and lane.entry.startswith(SESSIONS):
             if not isinstance(record, Session) or record.ended is not None:  # whoever ended it may not have gone on
                 self.free(lane.entry.removeprefix(SESSIONS))
             return
         if self.wakes and lane.entry in result.writes:
             self._changed(lane.entry.removeprefix(LOCKS))
+        if lane.stirred and lane.waiting:
+            lane.stirred = False
+            self._wake([lane.entry.removeprefix(LOCKS)])
         if lane.waiting and result.shaken:
             self._ask_again(lane, record if isinstance(record, LockRecord) else LockRecord())
 
@@ -168,7 +171,7 @@ class Tending:
                 if entry != lane.entry and entry not in result.writes:
                     self._set_alarm(entry, known.record)
         for entry, record in result.writes.items():
-            if isinstance(record, Session) and record.ended is not None:
+            if type(record) is Session and record.ended is not None:
                 self.free(entry.removeprefix(SESSIONS))
 
     def _ask_again(self, lane: Lane, record: LockRecord) -> None:
@@ -177,7 +180,7 @@ class Tending:
         standing = {attempt for waiter in record.queue if not waiter.suspect_us for attempt in waiter.attempts}
         if record.offer is not None:
             standing.update(record.offer.waiter.attempts)
-        standing.update(command.attempt for command, _ in lane.asked if isinstance(command, Acquire))
+        standing.update(one[0].attempt for one in lane.asked if isinstance(one[0], Acquire))
         for polls in lane.waiting.values():
             for poll in polls.values():
                 if poll.queued and not poll.asking and not poll.granted.done() and poll.attempt not in standing:
@@ -185,7 +188,7 @@ class Tending:
                     if isinstance(poll.command, AcquireAll):
                         running_loop().call_soon(self.lanes.ask, poll.command)
                     else:
-                        lane.asked.append((poll.command, running_loop().create_future()))
+                        lane.asked.append((poll.command, running_loop().create_future(), False))
 
     # --- what was changed elsewhere ---
 
@@ -237,7 +240,8 @@ class Tending:
                 self._look_over.set()
                 continue
             self._observe(changes.entries)
-            for entry in {line.key for line in changes.entries if self._is_foreign(line.key, line.event)}:
+            foreign = [line.key for line in changes.entries if self._is_foreign(line.key, line.event)]
+            for entry in dict.fromkeys(foreign):  # each once, in an order that a simulation can repeat
                 self._changed_elsewhere(entry.removeprefix(LOCKS))
 
     def _observe(self, lines: Sequence[LogEntry]) -> None:
@@ -251,13 +255,15 @@ class Tending:
         if not entry.startswith(LOCKS):
             return False
         lane = self.lanes.get(entry)
-        concerns = self.wakes or (lane is not None and lane.waiting)
+        concerns = self.wakes or (lane is not None and (lane.waiting or lane.busy))
         return bool(concerns) and decode_line(line).replica != self._replica
 
     def _changed_elsewhere(self, lock_key: str) -> None:
         lane = self.lanes.get(lock_entry(lock_key))
         if lane is not None and lane.waiting:
             self._wake([lock_key])
+        elif lane is not None:  # somebody may be queued by what is at work there
+            lane.stirred = True
         if self.wakes:
             self.lanes.known.forget([lock_entry(lock_key)])
             self._changed(lock_key)
@@ -268,6 +274,8 @@ class Tending:
         self._wake(self.wakes.below(lock_key))
 
     def _wake_all(self) -> None:
+        for lane in self.lanes.at_work():
+            lane.stirred = True
         self._wake([lane.entry.removeprefix(LOCKS) for lane in self.lanes.waited_for()])
         self.wakes.everything_changed()
 

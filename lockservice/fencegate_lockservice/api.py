@@ -39,8 +39,8 @@ from fencegate_lockservice.bodies import (
     RenewBody,
     RenewSessionBody,
 )
+from fencegate_lockservice.straight import Straight
 
-KEEP_PLACE_US = 15_000_000
 MAX_PAGE = 1000
 SCAN_PAGE = 500
 MAX_SCANNED = 20_000
@@ -56,6 +56,11 @@ class LockApi:
         self._engine = engine
         self._clock = engine.clock
         self._asking = asking.Asking(engine.clock, engine.replica, lock_delay_us)
+        self._straight = Straight(engine, self._asking)
+
+    def straight(self, _lock_key: str) -> Straight:
+        """The way to plain locks for clients of this process."""
+        return self._straight
 
     # --- one lock ---
 
@@ -65,7 +70,7 @@ class LockApi:
         command = self._asking.acquire(lock_key, asked, wait_ms > 0)
         if asked.hierarchical or asked.sessionId:
             self._several_keys("hierarchical" if asked.hierarchical else "sessionId")
-        keep_us = KEEP_PLACE_US if command.named else 0
+        keep_us = asking.KEEP_PLACE_US if command.named else 0
         hold = await self._engine.acquire(command, wait_ms * 1000, keep_us)
         return answers.granted(lock_key, hold, self._engine.now())
 
@@ -102,7 +107,7 @@ class LockApi:
         wait_ms = asking.wait_ms_of(asked)
         command = self._asking.acquire_all(asked, wait_ms > 0)
         self._several_keys("multi")
-        keep_us = KEEP_PLACE_US if asked.requestId is not None else 0
+        keep_us = asking.KEEP_PLACE_US if asked.requestId is not None else 0
         holds = await self._engine.acquire_all(command, wait_ms * 1000, keep_us)
         found = {part.lock_key: hold for part, hold in zip(command.parts, holds, strict=True)}
         now = self._engine.now()

@@ -1,6 +1,7 @@
 """From the bodies of the calls to the commands of the state machine."""
 
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -19,6 +20,7 @@ from fencegate_lockservice.bodies import (
 )
 
 DEFAULT_WAIT_MS = 30_000
+KEEP_PLACE_US = 15_000_000
 MAX_METADATA_BYTES = 4096
 MAX_METADATA_DEPTH = 32
 
@@ -47,6 +49,16 @@ class Asking:
         who = self._claimant(asked, self._terms(lock_key, asked))
         attempt = self._clock.random_id(4) if wait else ""
         return Acquire(lock_key, who, self._replica, attempt, wait, asked.requestId is not None, asked.reentrant)
+
+    def plain(self, lock_key: str, owner_id: str, ttl_ms: int, request_id: str, wait_ms: int, fresh: bool) -> Acquire:
+        """What `acquire` makes of a body that says no more than this."""
+        request, chance = _digest(request_id.encode()), self._clock.random_id(20)
+        fingerprint = _plain_fingerprint(check_text("ownerId", owner_id), ttl_ms)
+        terms = Terms(lock_delay_us=self._lock_delay_us) if self._lock_delay_us else None
+        lock_token = f"{request}.{chance[:32]}"
+        who = Claimant(request, lock_token, owner_id, ttl_ms * 1000, fingerprint, None, terms)
+        attempt = chance[32:] if wait_ms else ""
+        return Acquire(lock_key, who, self._replica, attempt, wait_ms > 0, True, False, wait_ms * 1000, fresh)
 
     def acquire_all(self, asked: MultiAcquireBody, wait: bool) -> AcquireAll:
         for lock in asked.locks:
@@ -184,7 +196,26 @@ def _digest(data: bytes) -> str:
 
 def _fingerprint(asked: AcquireBody | MultiAcquireBody) -> str:
     """Tells a repeat from another request; how long one is willing to wait is not part of it."""
-    body = msgspec.structs.asdict(asked)
-    for waiting in ("wait", "waitMillis", "requestId"):
-        del body[waiting]
-    return _digest(_encode(body))
+    values = msgspec.structs.astuple(asked)
+    told = tuple([value for place, value in enumerate(values) if place not in _UNTOLD[type(asked)]])
+    try:
+        return _known_digest(type(asked), told)
+    except TypeError:  # what holds a list or metadata has no hash
+        return _digest_of(type(asked), told)
+
+
+@lru_cache(maxsize=1024)
+def _plain_fingerprint(owner_id: str, ttl_ms: int) -> str:
+    return _fingerprint(AcquireBody(ownerId=owner_id, ttlMillis=ttl_ms))
+
+
+def _digest_of(kind: type[msgspec.Struct], told: tuple[Any, ...]) -> str:
+    names = [name for place, name in enumerate(kind.__struct_fields__) if place not in _UNTOLD[kind]]
+    return _digest(_encode(dict(zip(names, told, strict=True))))
+
+
+_known_digest = lru_cache(maxsize=4096)(_digest_of)
+_UNTOLD: dict[type[msgspec.Struct], frozenset[int]] = {
+    kind: frozenset(kind.__struct_fields__.index(name) for name in ("wait", "waitMillis", "requestId"))
+    for kind in (AcquireBody, MultiAcquireBody)
+}

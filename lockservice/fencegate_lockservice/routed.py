@@ -27,6 +27,7 @@ from fencegate_lockservice.bodies import (
 from fencegate_lockservice.history import DEFAULT_LIMIT
 from fencegate_lockservice.over_store import Heard, StoreApi, heard
 from fencegate_lockservice.routes import EVERYTHING, Routes, shown
+from fencegate_lockservice.straight import Straight
 from fencegate_lockservice.watch import Batch, Wanted
 
 
@@ -43,6 +44,9 @@ class RoutedApi:
         }
 
     # --- one lock ---
+
+    def straight(self, lock_key: str) -> Straight:
+        return self._of(lock_key).straight(lock_key)
 
     async def acquire(self, lock_key: str, body: Given | AcquireBody) -> Answer:
         asked = body if isinstance(body, AcquireBody) else convert_value(body, AcquireBody)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -80,3 +80,29 @@ async def test_pages_of_the_past_are_the_same_whoever_reads_between_them(
     async with asyncio.timeout(30):
         while store._log._kept is not None:
             await asyncio.sleep(0.01)
+
+
+async def test_a_crowd_that_comes_back_at_once_shares_a_few_connections(
+    store: EtcdStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(store, put("before"))
+    start = await log_revision(store)
+    await write(store, put("after"))
+    stream = Client.stream
+    open_now, most = 0, 0
+
+    @asynccontextmanager
+    async def counted(client: Client, path: str, message: bytes) -> AsyncIterator[Call]:
+        nonlocal open_now, most
+        open_now += 1
+        most = max(most, open_now)
+        try:
+            async with stream(client, path, message) as call:
+                yield call
+        finally:
+            open_now -= 1
+
+    monkeypatch.setattr(Client, "stream", counted)
+    pages = await asyncio.gather(*(store._log.read(start, 10) for _ in range(50)))
+    assert {tuple(line.key for line in page or ()) for page in pages} == {("after",)}
+    assert most <= 4

@@ -196,6 +196,21 @@ async def test_closing_leaves_neither_tasks_nor_connections_behind(
     await eventually(are_gone)
 
 
+async def test_a_crowd_of_readers_shares_a_few_connections(
+    mysql_url: str, mysql_server: MariadbServer, mysql_database: str
+) -> None:
+    store = await open_url(mysql_url)
+    await write(store, put("k"))
+    streams = [store.changes(number % 2 or None) for number in range(50)]
+    await asyncio.gather(*(store.scan("", "", 10) for _ in range(50)), *map(first_answer, streams))
+    connections = f"information_schema.processlist WHERE db = '{mysql_database}'"
+    ((count,),) = mysql_server.ask(f"SELECT COUNT(*) FROM {connections}")  # what was opened is kept for the next
+    assert count <= 8
+    for stream in streams:
+        await stream.aclose()
+    await store.close()
+
+
 async def test_callers_who_are_cancelled_break_nothing(store: Store) -> None:
     for turn in range(20):
         works = [asyncio.ensure_future(write(store, put(f"k{turn}-{number}"))) for number in range(10)]

@@ -10,7 +10,7 @@ from fencegate.clock import SYSTEM
 from fencegate.core.ports import Change, Conflict, Store, TooLate, Unavailable
 from fencegate.engine import Engine
 from fencegate.testing.change_log_suite import first_answer, log_revision
-from fencegate.testing.committing import by, gather_log, put, write
+from fencegate.testing.committing import by, gather_log, is_past, put, write
 from fencegate.testing.crowd import Crowd
 from fencegate.testing.said import Said
 from fencegate_lockservice.stores import open_store
@@ -78,7 +78,7 @@ async def test_a_commit_that_waits_for_a_row_until_it_is_too_late_writes_nothing
     late_us = by(postgres_store, 300_000)
     commit = asyncio.ensure_future(postgres_store.commit([put("kept", kept.version)], [], late_us))
     await rival.is_waited_for()
-    await eventually(lambda: by(postgres_store, 0) > late_us)
+    await eventually(lambda: is_past(postgres_store, late_us))
     rival.let_go()
     with pytest.raises((TooLate, Unavailable)):  # the latter when it waited for so long that it was given up
         await commit
@@ -93,7 +93,7 @@ async def test_a_commit_that_waits_for_the_revision_until_it_is_too_late_writes_
     rival.take_revision()
     late_us = by(postgres_store, 500_000)
     commit = asyncio.ensure_future(postgres_store.commit([put("k")], [("k", b"{}")], late_us))
-    await eventually(lambda: by(postgres_store, 0) > late_us)
+    await eventually(lambda: is_past(postgres_store, late_us))
     rival.let_go()
     with pytest.raises((TooLate, Unavailable)):
         await commit

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from fencegate import connect
 from fencegate.clock import SYSTEM
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Change, Store, Unavailable
@@ -52,6 +53,27 @@ def prefix(redis_url: str) -> str:
     return redis_url.partition("prefix=")[2]
 
 
+# --- the change log --------------------------------------------------------------------------------------------------
+
+
+async def test_a_new_log_is_told_from_its_first_line_on(store: Store, redis_url: str) -> None:
+    await write(store, put("first"))
+    other = await open_url(redis_url)
+    await write(other, put("second"))
+    assert [line.key for line in await gather_log(other.changes(0), 2)] == ["first", "second"]
+    await other.close()
+
+
+async def test_whoever_uses_the_store_directly_finds_in_the_history_what_came_before_it_was_asked_for(
+    redis_url: str,
+) -> None:
+    async with connect(redis_url) as locks:
+        async with locks.hold("k") as lease:
+            pass
+        history = await locks.history("k")
+    assert ([hold.token for hold in history.holds], history.complete) == ([lease.token], True)
+
+
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
@@ -61,7 +83,7 @@ async def test_a_lock_is_found_under_a_name_that_a_person_can_read(
     engine = Engine(store)
     await engine.start()
     hold = await Caller(engine, "alice").acquire("orders:7")
-    found = redis_server.ask("HGET", f"{prefix}lock:orders:7", "value").decode()
+    found = redis_server.ask("GET", f"{prefix}lock:orders:7").decode()
     assert '"alice"' in found
     assert str(hold.token) in found
     await engine.close()

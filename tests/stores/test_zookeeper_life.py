@@ -121,6 +121,20 @@ async def test_what_is_no_zookeeper_server_is_unavailable(greeting: bytes, monke
             await open_url(f"zookeeper://u:secret-word@127.0.0.1:{port}")
 
 
+async def test_a_server_that_says_nothing_is_said_to_do_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zookeeper_line, "OPEN_WITHIN_S", 0.5)
+    monkeypatch.setattr(zookeeper_line, "CONNECT_WITHIN_S", 0.1)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(Unavailable, match=f"127.0.0.1:{port}: no answer in time"):
+            await open_url(f"zookeeper://127.0.0.1:{port}")
+
+
 async def test_a_server_and_an_ensemble_are_told_apart(
     zookeeper_server: list[str], zookeeper_ensemble: list[str]
 ) -> None:

@@ -50,6 +50,13 @@ def begin_segment(url: str, *, ahead: int, last: int) -> int:
     return before
 
 
+async def test_a_new_log_is_told_from_its_first_line_on(store: ZooKeeperStore, other: Store, url: str) -> None:
+    await write(store, put("first"))
+    begin_segment(url, ahead=1_000_000, last=await log_revision(store))
+    await write(store, put("second"))
+    assert [line.key for line in await gather_log(other.changes(0), 2)] == ["first", "second"]
+
+
 async def test_whoever_was_told_of_a_revision_that_is_in_no_segment_is_told_to_begin_anew(
     store: ZooKeeperStore, open_store: OpenStore, url: str
 ) -> None:

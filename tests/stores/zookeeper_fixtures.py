@@ -1,14 +1,7 @@
-"""ZooKeeper servers for the tests: started once for all workers, but for the tests that kill them.
+"""ZooKeeper servers for the tests: started once, but for the tests that kill them."""
 
-A JVM takes seconds to start, and an ensemble is three. Whoever comes first starts it, and whoever leaves last ends it.
-"""
-
-import fcntl
-import json
-import os
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,52 +17,23 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
 
-@contextmanager
-def _state(folder: Path) -> Iterator[dict[str, object]]:
-    """What all workers know of the server in this folder, under a lock."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "shared.json"
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        state = json.loads(path.read_text()) if path.exists() else {"users": 0}
-        yield state
-        path.write_text(json.dumps(state))
-
-
-def _shared(folder: Path, make: Callable[[Path], real.ZooKeeperServer | real.Ensemble]) -> Iterator[list[str]]:
-    """The addresses of a server that all workers use."""
-    with _state(folder) as state:
-        if not state["users"]:
-            server = make(folder / SYSTEM.random_id(3)).start()
-            state |= {"addresses": server.addresses, "pids": server.pids}
-        state["users"] = int(str(state["users"])) + 1
-        addresses, pids = list(state["addresses"]), list(state["pids"])  # type: ignore[call-overload]
-    yield addresses
-    with _state(folder) as state:
-        state["users"] = int(str(state["users"])) - 1
-        if not state["users"]:
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-
-def _common_folder(factory: pytest.TempPathFactory) -> Path:
-    if reason := real.missing():
-        pytest.skip(reason)
-    base = factory.getbasetemp()
-    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-
-
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    folder = _common_folder(tmp_path_factory) / "zookeeper-one"
-    yield from _shared(folder, real.ZooKeeperServer)
+    yield from _started(real.ZooKeeperServer, tmp_path_factory.mktemp("zookeeper"))
 
 
 @pytest.fixture(scope="session")
 def zookeeper_ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    folder = _common_folder(tmp_path_factory) / "zookeeper-three"
-    yield from _shared(folder, real.Ensemble)
+    yield from _started(real.Ensemble, tmp_path_factory.mktemp("ensemble"))
+
+
+def _started(make: Callable[[Path], real.ZooKeeperServer | real.Ensemble], folder: Path) -> Iterator[list[str]]:
+    """The addresses of servers that are ended afterwards."""
+    if reason := real.missing():
+        pytest.skip(reason)
+    servers = make(folder).start()
+    yield servers.addresses
+    servers.terminate()
 
 
 def url_of(addresses: list[str]) -> str:

@@ -4,6 +4,7 @@ from types import TracebackType
 
 from fencegate.client.background import background
 from fencegate.client.blocking.handle import Handle, lost_event
+from fencegate.client.claims import claim_of
 from fencegate.client.connection import Connection
 from fencegate.client.grant import Grant
 from fencegate.client.holding import Holding
@@ -57,6 +58,10 @@ class TryHold:
     def release(self) -> None:
         self._hold.release()
 
+    def __bool__(self) -> bool:
+        # `if locks.try_hold(key):` would always be true, and go on without the lock.
+        raise TypeError("nothing was asked yet: use it by `with`, or call acquire(); either gives a lease or None")
+
     def __enter__(self) -> Lease | None:
         return self.acquire()
 
@@ -70,7 +75,8 @@ def hold_of(connection: Connection, lock_key: str, terms: HoldTerms) -> Hold:
     check_names(terms, HoldTerms)
     session = terms.get("session")
     request = lock_request(connection, lock_key, terms)
-    return Hold(connection, Holding(connection, request, lambda grant: Lease(connection, grant, session)), terms)
+    claim = claim_of(terms.get("claim"), connection.timeout_s)
+    return Hold(connection, Holding(connection, request, lambda grant: Lease(connection, grant, session), claim), terms)
 
 
 def attached_hold(connection: Connection, exported: str, reactions: LeaseReactions) -> Hold:

@@ -1,11 +1,13 @@
 """The sync face of several locks at once: `with locks.hold_all(["a", ("b", "shared")]) as leases`."""
 
 from collections.abc import Iterable
+from functools import partial
 
 from fencegate.client.asks import LockChoice
 from fencegate.client.background import background
 from fencegate.client.blocking.handle import Handle, lost_event
 from fencegate.client.blocking.hold import Lease
+from fencegate.client.claims import GroupClaim, group_claim_of
 from fencegate.client.connection import Connection
 from fencegate.client.group import Grants, GroupCore
 from fencegate.client.holding import Holding
@@ -33,6 +35,9 @@ class Leases(GroupCore[Lease]):
 class HoldAllTerms(GroupTerms, Reactions[Leases], total=False):
     """Every keyword of `hold_all`."""
 
+    claim: GroupClaim | None
+    """What to claim with which of the locks before they are handed out: `{"a": [account]}`. As for `hold`."""
+
 
 class HoldAll(Handle[Leases]):
     """A handle on several locks, used like `Hold`."""
@@ -41,5 +46,8 @@ class HoldAll(Handle[Leases]):
 def hold_all_of(connection: Connection, locks: Iterable[LockChoice], terms: HoldAllTerms) -> HoldAll:
     check_names(terms, HoldAllTerms)
     session = terms.get("session")
+    locks = tuple(locks)
     request = locks_request(connection, locks, terms)
-    return HoldAll(connection, Holding(connection, request, lambda grants: Leases(connection, grants, session)), terms)
+    claim = group_claim_of(terms.get("claim"), locks, connection.timeout_s)
+    make = partial(Leases, connection, session=session)
+    return HoldAll(connection, Holding(connection, request, make, claim), terms)

@@ -4,7 +4,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fencegate.core.commands import Granted, HandOverAll, Pending
-from fencegate.core.machine.judging import closed_until, excludes, fits_beside, is_there, keeps_out, over, queued
+from fencegate.core.machine.judging import (
+    closed_until,
+    ends_us,
+    excludes,
+    fits_beside,
+    is_there,
+    keeps_out,
+    over,
+    queued,
+)
 from fencegate.core.machine.turn import Turn
 from fencegate.core.model import (
     Claimant,
@@ -32,7 +41,7 @@ _FRESH = LockRecord()
 class LockTurn:
     """See the head of this file. It begins with the passing of time; `write` puts what came of it into the turn."""
 
-    __slots__ = ("_before", "limits", "lock_key", "now", "record", "turn")
+    __slots__ = ("_before", "_hands_over", "limits", "lock_key", "now", "record", "turn")
 
     def __init__(self, turn: Turn, lock_key: str) -> None:
         found = turn.read(lock_entry(lock_key))
@@ -42,6 +51,7 @@ class LockTurn:
         self.record = self._before
         self.now = turn.now
         self.limits = turn.limits
+        self._hands_over = True
         self._pass_time()
 
     # --- time ---
@@ -95,16 +105,20 @@ class LockTurn:
     # --- who may have it ---
 
     def fits(self, who: Claimant) -> bool:
-        return fits_beside(self.record, who, self.now) and self._is_free_above(who)
+        return fits_beside(self.record, who, self.now) and self.kept_out_above(who) is None
 
-    def _is_free_above(self, who: Claimant) -> bool:
+    def kept_out_above(self, who: Claimant) -> tuple[str | None, int] | None:
+        """Who holds a lock above this one that keeps `who` out, None where only a lock-delay does; and until when."""
         for record in self._above():
             if record.closed_until_us > self.now.earliest and (record.closed_below or who.terms.hierarchical):
-                return False
+                return None, record.closed_until_us
             for hold in record.holds:
                 if excludes(hold, who.terms) and keeps_out(self.turn, record, hold):
-                    return False
-        return True
+                    ended = over(self.turn, record, hold)
+                    if ended is not None:
+                        return None, closed_until(hold, ended[0], ended[1])
+                    return hold.who.owner_id, self.told(hold, record).expires_us
+        return None
 
     def _above(self) -> Iterator[LockRecord]:
         """The records of the locks above this one. Whoever is granted this lock compares them all."""
@@ -141,7 +155,7 @@ class LockTurn:
         unless that was `tried` just now.
         """
         record = self.record
-        if record.offer is not None or not record.queue or self.is_full:
+        if record.offer is not None or not record.queue or self.is_full or not self._hands_over:
             return
         for waiter in record.queue:
             if is_there(waiter):
@@ -151,6 +165,13 @@ class LockTurn:
                     elif waiter.who.request != tried:
                         self.turn.next.append(HandOverAll(waiter.who.terms.group, waiter.who.request))
                 return
+
+    def lets_nobody_past(self) -> None:
+        """Hand over to nobody in this turn: between two polls nobody stands at a place for a moment, and if the end of
+        a poll let those past who stand behind it, a writer would be passed by readers with each of its polls. Whatever
+        changes the lock next lets them past, if nobody came back: a hold that ends by itself will, within its lease."""
+        if not all(waiter.attempts for waiter in self.record.queue):
+            self._hands_over = all(ends_us(hold) is None for hold in self.record.holds)
 
     def offer(self, waiter: Waiter) -> None:
         queue = tuple([other for other in self.record.queue if other is not waiter])
@@ -223,11 +244,32 @@ class LockTurn:
         taken = {hold.slot for hold in self.record.holds}
         return expires_us, next(slot for slot in range(terms.limit) if slot not in taken)
 
-    def told(self, hold: Hold) -> Hold:
-        """A hold as its owner may know it: under a session it lasts as long as that."""
+    def tell_again(self, hold: Hold) -> Hold:
+        """A hold whose owner asks for it once more.
+
+        Where leases end by being watched, we may have seen it later than others, who would end it before the time that
+        we tell. So it is written anew, and whoever watches begins to count again.
+        """
+        if self.limits.watched:
+            before, hold = hold, replace(hold, renewals=hold.renewals + 1)
+            self.put_hold(before, hold)
+            session_id = hold.who.terms.session
+            session = self.turn.session(session_id) if session_id else None
+            if session is None:
+                self.turn.must_land_before(hold.expires_us)
+            else:
+                self.turn.writes[session_entry(session_id)] = replace(session, renewals=session.renewals + 1)
+        return self.told(hold)
+
+    def told(self, hold: Hold, record: LockRecord | None = None) -> Hold:
+        """A hold, of this lock or of another record, as its owner may know it: under a session it lasts as long as
+        that; and no longer than until it is taken away, if somebody asked for that."""
         terms = hold.who.special
         session = self.turn.session(terms.session) if terms is not None and terms.session else None
-        return hold if session is None else hold.until(session.expires_us)
+        if session is not None:
+            hold = hold.until(session.expires_us)
+        revoked = (record or self.record).revoked
+        return hold if revoked is None or revoked.at_us >= hold.expires_us else hold.until(revoked.at_us)
 
     def end(self, hold: Hold, ending: Ending, at_us: int, reason: str | None = None) -> int:
         """Take a hold away and remember how; gives how many its owner still has. Nobody was told of a pending one."""
@@ -268,7 +310,9 @@ class LockTurn:
         """Tell that something happened to a hold: now, or (noticed now) at an earlier time."""
         who = hold.who
         shared = who.special is not None and who.special.shared
-        at_us = min(at_us or self.now.earliest, self.now.earliest)
+        now_us = self.now.earliest
+        if not at_us or at_us > now_us:
+            at_us = now_us
         self.turn.events.append(
             Event(kind, self.lock_key, who.owner_id, hold.token, at_us, reason, shared, hold.slot, hold.granted_us)
         )

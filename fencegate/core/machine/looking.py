@@ -34,12 +34,14 @@ def sessions_of(record: LockRecord) -> set[str]:
 def live_holds(record: LockRecord, now: Interval, sessions: Sessions) -> list[Hold]:
     """The holds that count now, each with the end that is known of it; `sessions` has those of `sessions_of`."""
     turn = Turn(sessions, now, DEFAULT_LIMITS)
-    return [_told(turn, hold) for hold in record.holds if not hold.pending and over(turn, record, hold) is None]
+    return [_told(turn, record, hold) for hold in record.holds if not hold.pending and over(turn, record, hold) is None]
 
 
-def _told(turn: Turn, hold: Hold) -> Hold:
+def _told(turn: Turn, record: LockRecord, hold: Hold) -> Hold:
     session = turn.session(hold.who.terms.session) if hold.who.terms.session else None
-    return hold if session is None else hold.until(session.expires_us)
+    if session is not None:
+        hold = hold.until(session.expires_us)
+    return hold if record.revoked is None else hold.until(min(hold.expires_us, record.revoked.at_us))
 
 
 def live_session(session_id: str, found: Record | None, now: Interval) -> Session:
@@ -72,6 +74,9 @@ def look_below(records: Iterable[LockRecord], who: Claimant, now: Interval, sess
 
 def wakes_at(record: LockRecord) -> int | None:
     """When time alone next changes something that others should hear of: a lease or an offer ends."""
+    holds = record.holds
+    if not holds and record.offer is None and not record.queue and not record.closed_until_us:
+        return None
     times = [end_us for hold in record.holds if (end_us := ends_us(hold)) is not None]
     if record.revoked is not None:
         times.append(record.revoked.at_us)

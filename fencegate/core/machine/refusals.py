@@ -1,7 +1,5 @@
 """How the lock rules say no: which error, and what it tells the caller to do."""
 
-from dataclasses import replace
-
 from fencegate.core.commands import Refused
 from fencegate.core.errors import (
     InvalidInput,
@@ -17,14 +15,16 @@ from fencegate.core.errors import (
 )
 from fencegate.core.machine.judging import is_there
 from fencegate.core.machine.lock import LockTurn
-from fencegate.core.model import Done, Ending, LockRecord, Session, request_of
-from fencegate.core.ports import Interval
+from fencegate.core.model import Claimant, Done, Ending, Session, request_of
 
 _ENDINGS = {
     Ending.RELEASED: "was released",
     Ending.EXPIRED: "ran out",
     Ending.FORCED: "was taken away by force",
 }
+
+_WAIT = "wait for it, or come back later"
+_PAUSE = "was lost by its holder, who asked for a pause before it is given again"
 
 WRONG_OWNER = "the ownerId is not the one that acquired this lock"
 
@@ -35,39 +35,36 @@ def free(lock_key: str, highest: int) -> LockFree:
     )
 
 
-def held(lock: LockTurn) -> LockHeld:
-    holds = tuple([lock.told(hold) for hold in lock.record.holds])
-    return held_by(replace(lock.record, holds=holds), lock.now, lock.lock_key)
-
-
-def held_by(record: LockRecord, now: Interval, lock_key: str) -> LockHeld:
+def held(lock: LockTurn, who: Claimant) -> LockHeld:
     """Somebody else has the lock, or comes first, or holds one above it."""
+    record, now, name = lock.record, lock.now, repr(lock.lock_key)
     owner: str | None
-    why = "the lock is held; wait for it, or come back later"
     if record.holds:
+        holds = [lock.told(hold) for hold in record.holds]
         # A permit comes free with the first of them, anything else with the last.
-        which = min if record.holds[0].who.terms.limit else max
-        hold = which(record.holds, key=lambda hold: hold.expires_us)
+        hold = (min if holds[0].who.terms.limit else max)(holds, key=lambda hold: hold.expires_us)
         owner, until_us = hold.who.owner_id, hold.expires_us
-        if record.revoked is not None:
-            until_us = min(until_us, record.revoked.at_us)
+        why = f"{name} is held by {owner!r}; {_WAIT}"
     elif record.offer is not None:
         owner, until_us = record.offer.waiter.who.owner_id, record.offer.until_us
+        why = f"{name} is being handed to {owner!r}; {_WAIT}"
     elif record.closed_until_us > now.earliest:
         owner, until_us = None, record.closed_until_us
-        why = "the lock was lost by its holder, who asked for a pause before it is given again"
+        why = f"{name} {_PAUSE}"
     elif (first := next((w.who.owner_id for w in record.queue if is_there(w)), None)) is not None:
         owner, until_us = first, now.earliest + 1_000_000  # it goes to the first who waits, now or with another lock
+        why = f"{owner!r} waits for {name}, and comes first; {_WAIT}"
     else:
-        owner, until_us = None, now.earliest + 1_000_000
-        why = "a lock above this one keeps it closed; wait for it, or come back later"
+        owner, until_us = lock.kept_out_above(who) or (None, now.earliest + 1_000_000)
+        why = f"a lock above {name} " + (_PAUSE if owner is None else f"is held by {owner!r}; {_WAIT}")
     retry_ms = max(1, -(-(until_us - now.earliest) // 1000))
-    return LockHeld(why, lockKey=lock_key, currentOwner=owner, retryAfterMillis=retry_ms)
+    return LockHeld(why, lockKey=lock.lock_key, currentOwner=owner, retryAfterMillis=retry_ms)
 
 
 def held_below(lock_key: str, owner_id: str) -> LockHeld:
     """A hierarchical lock can't be had, for one below it is held."""
-    why = "a lock below this one is held, or was lost just now; wait for it, or come back later"
+    below = f"is held by {owner_id!r}; {_WAIT}" if owner_id else _PAUSE
+    why = f"a lock below {lock_key!r} {below}"
     return LockHeld(why, lockKey=lock_key, currentOwner=owner_id or None, retryAfterMillis=1000)
 
 

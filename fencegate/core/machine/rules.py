@@ -83,20 +83,24 @@ def acquire(lock: LockTurn, command: Acquire) -> Outcome:
         return refusal
     if lock.is_next(who) and lock.fits(who):
         return lock.grant(who)
-    return enqueue(lock, command, who) if command.wait else Refused(refusals.held(lock))
+    if command.wait:
+        return enqueue(lock, command, who)
+    if lock.find_waiter(who.request) is not None:  # the last look of a poll that has just left
+        lock.lets_nobody_past()
+    return Refused(refusals.held(lock, who))
 
 
 def repeated(lock: LockTurn, command: Acquire) -> Outcome | None:
     """The answer to an acquire that was here before; None when it is new, or waits still."""
     who = command.who
     hold = hold_for(lock.record, who.request)
-    past = lock.past(who.request) if command.named and hold is None else None
+    past = lock.past(who.request) if command.named and not command.fresh and hold is None else None
     waiter = lock.find_waiter(who.request)
     before = hold.who.fingerprint if hold else past.fingerprint if past else waiter.who.fingerprint if waiter else None
     if before is not None and before != who.fingerprint:
         return refusals.reused()
     if hold is not None:
-        return Pending(hold) if hold.pending else Granted(lock.told(hold))
+        return Pending(hold) if hold.pending else Granted(lock.tell_again(hold))
     if past is not None:
         return Refused(refusals.over(past))
     return None
@@ -169,7 +173,7 @@ def enqueue(lock: LockTurn, command: Acquire, who: Claimant) -> Queued | Refused
 def take_up(lock: LockTurn, command: TakeUp) -> Outcome:
     hold = hold_for(lock.record, command.request)
     if hold is not None:
-        return Pending(hold) if hold.pending else Granted(lock.told(hold))
+        return Pending(hold) if hold.pending else Granted(lock.tell_again(hold))
     offer = lock.record.offer
     if offer is None or offer.waiter.who.request != command.request or offer.waiter.who.terms.group:
         return Nothing()
@@ -188,7 +192,7 @@ def confirm(lock: LockTurn, command: Confirm) -> Outcome:
     if hold is None:
         return Nothing()
     if not hold.pending:  # by a commit whose answer was lost
-        return Granted(lock.told(hold))
+        return Granted(lock.tell_again(hold))
     if hold.token != command.token:
         return Pending(hold)
     lock.turn.must_land_before(hold.expires_us)
@@ -211,7 +215,7 @@ def confirm(lock: LockTurn, command: Confirm) -> Outcome:
 def leave(lock: LockTurn, command: Leave) -> Outcome:
     hold = hold_for(lock.record, command.request)
     if hold is not None and not hold.pending:  # the grant was faster than the one who left
-        return Granted(lock.told(hold))
+        return Granted(lock.tell_again(hold))
     kept_us = lock.now.latest + command.keep_us
     if hold is not None:
         lock.end(hold, Ending.RELEASED, lock.now.latest)
@@ -232,6 +236,7 @@ def leave(lock: LockTurn, command: Leave) -> Outcome:
             lock.give_back(kept)
         else:
             lock.put(waiter, kept)
+            lock.lets_nobody_past()
     return Nothing()
 
 
@@ -259,7 +264,7 @@ def renew(lock: LockTurn, command: Renew) -> Renewed | Refused:
     renewed = replace(hold, expires_us=expires_us, renewals=hold.renewals + 1)
     lock.put_hold(hold, renewed)
     lock.log("renewed", renewed)
-    return Renewed(renewed, revoked)
+    return Renewed(lock.told(renewed), revoked)
 
 
 def release(lock: LockTurn, command: Release) -> Released | Refused:
@@ -326,7 +331,9 @@ def drop(lock: LockTurn, command: Drop) -> Outcome:
     return Nothing()
 
 
-def expire(_lock: LockTurn, _command: Expire) -> Outcome:
+def expire(lock: LockTurn, _command: Expire) -> Outcome:
+    if not lock.changed:  # somebody heard of a change, and looks: whoever made it has handed over as well
+        lock.lets_nobody_past()
     return Nothing()
 
 

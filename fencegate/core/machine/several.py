@@ -32,7 +32,7 @@ from fencegate.core.machine import refusals, rules
 from fencegate.core.machine.judging import is_there
 from fencegate.core.machine.lock import LockTurn
 from fencegate.core.machine.turn import Turn
-from fencegate.core.model import Claimant, Hold, lock_entry
+from fencegate.core.model import Claimant, lock_entry
 
 
 def _locks(turn: Turn, lock_keys: list[str] | tuple[str, ...]) -> list[LockTurn]:
@@ -66,11 +66,12 @@ def acquire_all(turn: Turn, command: AcquireAll) -> Step:
             return _step(turn, locks, _named(refusal.error, lock.lock_key))
         assert isinstance(who, Claimant)
         claimants.append(who)
-    blocked = [lock for lock, who in zip(locks, claimants, strict=True) if not (lock.is_next(who) and lock.fits(who))]
+    asked = zip(locks, claimants, strict=True)
+    blocked = [(lock, who) for lock, who in asked if not (lock.is_next(who) and lock.fits(who))]
     if not blocked:
         return _step(turn, locks, _grant_all(locks, claimants))
     if not command.parts[0].wait:
-        return _step(turn, locks, Refused(refusals.held(blocked[0])))
+        return _step(turn, locks, Refused(refusals.held(*blocked[0])))
     places = [lock.find_waiter(command.request) for lock in locks]
     if None in places:  # of places that were not made in one commit, two waiters may each have one before the other
         for lock, place in zip(locks, places, strict=True):
@@ -133,7 +134,7 @@ def take_up_all(turn: Turn, command: TakeUpAll) -> Step:
     locks = _locks(turn, command.lock_keys)
     holds = [hold for lock in locks if (hold := rules.hold_for(lock.record, command.request)) is not None]
     if len(holds) == len(locks):
-        return _step(turn, locks, GrantedAll(_told(locks, holds)))
+        return _step(turn, locks, GrantedAll(tuple(map(LockTurn.tell_again, locks, holds))))
     if not all(_is_offered(lock, command.request) for lock in locks):
         return _step(turn, locks, Nothing(), tried=command.request)
     claimants: list[Claimant] = []
@@ -152,10 +153,6 @@ def take_up_all(turn: Turn, command: TakeUpAll) -> Step:
             lock.give_back()
         return _step(turn, locks, Nothing(), tried=command.request)
     return _step(turn, locks, _grant_all(locks, claimants))
-
-
-def _told(locks: list[LockTurn], holds: list[Hold]) -> tuple[Hold, ...]:
-    return tuple(lock.told(hold) for lock, hold in zip(locks, holds, strict=True))
 
 
 def leave_all(turn: Turn, command: LeaveAll) -> Step:

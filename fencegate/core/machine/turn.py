@@ -39,9 +39,10 @@ class Turn:
         """An entry as this turn has left it."""
         if entry in self.writes:
             return self.writes[entry]
-        if entry in self.records:
-            return self.records[entry]
-        raise Missing((entry,))
+        try:
+            return self.records[entry]  # which may find it at this very moment, so it is not asked whether it is there
+        except KeyError:
+            raise Missing((entry,)) from None
 
     def require(self, entries: Iterable[str]) -> None:
         """Ask for all that is missing of these at once, rather than one after the other."""

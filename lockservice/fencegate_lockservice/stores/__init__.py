@@ -71,6 +71,12 @@ async def close_store(store: Store) -> None:
     await store.close()
 
 
+def check_supported(url: str) -> None:
+    """UnsafeConfiguration when no store is behind URLs of this kind; nothing is opened, nor imported."""
+    if url.partition("://")[0] not in _MODULES:
+        _canonical(url)
+
+
 def _canonical(url: str) -> str:
     scheme, _, rest = url.partition("://")
     if scheme == "memory":
@@ -78,6 +84,10 @@ def _canonical(url: str) -> str:
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         path = Path(rest[1:])
         return f"sqlite:///{path if path.is_absolute() else Path.cwd() / path}"
+    if scheme == "sqlite":
+        raise UnsafeConfiguration(
+            "the URL of the store names no file: write sqlite:///PATH, or sqlite:////ABSOLUTE/PATH"
+        )
     # Not the whole of it: there may be a password inside.
     raise UnsafeConfiguration(f"a store {scheme[:32]!r} is not supported; use one of {', '.join(SUPPORTED)}")
 

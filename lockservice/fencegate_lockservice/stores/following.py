@@ -14,6 +14,7 @@ from fencegate.feed import Feed, ReadLog
 AGAIN_AFTER_S = 0.2
 CATCH_UP_WITHIN_S = 10.0
 LINGER_S = 5.0
+SAME_OUTAGE_S = 15.0
 
 log = logging.getLogger("fencegate.store")
 
@@ -95,6 +96,8 @@ class Following:
             raise Unavailable("the store is closed")
 
     async def _read(self) -> None:
+        now_s = asyncio.get_running_loop().time
+        down_until_s = 0.0  # an outage is told of once, and not at each try
         while True:
             try:
                 if self._is_lost:
@@ -104,11 +107,14 @@ class Following:
                         self._is_lost = True
                         await self._reset()
                         continue
+                    down_until_s = 0.0
                     self._feed.publish(lines)
                     async with self._moved:
                         self._moved.notify_all()
             except Unavailable as error:
-                log.warning("the change log can't be read: %s", error)
+                if now_s() > down_until_s:
+                    log.warning("the change log can't be read: %s", error)
+                down_until_s = now_s() + SAME_OUTAGE_S
             except Exception:  # it must not end, or nobody here would hear of anything again
                 log.exception("the change log can't be read")
             await asyncio.sleep(AGAIN_AFTER_S)

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 from fencegate.core.ports import Ambiguous, Unavailable
 from fencegate.loop import running_loop
+from fencegate_lockservice.stores.landing import Fate
 
 Item = TypeVar("Item")
 
@@ -15,7 +16,7 @@ class Waiting(Generic[Item]):
 
     __slots__ = ("future", "item")
 
-    def __init__(self, item: Item, future: "asyncio.Future[None]") -> None:
+    def __init__(self, item: Item, future: Fate) -> None:
         self.item = item
         self.future = future
 
@@ -51,16 +52,19 @@ class Groups(Generic[Item]):
 
     def add(self, item: Item) -> "asyncio.Future[None]":
         """Have it sent with the next group; all that come in this turn of the event loop go together."""
-        loop = running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        future: asyncio.Future[None] = running_loop().create_future()
+        self.add_as(item, future)
+        return future
+
+    def add_as(self, item: Item, future: Fate) -> None:
+        """The same, with the result where the caller wants it."""
         if self._closed:
             future.set_exception(Unavailable("the store is closed"))
-            return future
+            return
         self._gathered.append(Waiting(item, future))
         if not self._starting and len(self._under_way) < self._at_once:
             self._starting = True
-            loop.call_soon(self._start)
-        return future
+            running_loop().call_soon(self._start)
 
     @staticmethod
     def refuse(error: Exception) -> "asyncio.Future[None]":

@@ -13,6 +13,7 @@ from fencegate.core.ports import Interval, Unavailable
 DRIFT_PPM = 200
 MAX_OFF_US = 10_000_000
 STALE_US = 60_000_000
+COMPARE_EVERY_US = 20_000
 
 
 class ServerTime:
@@ -27,6 +28,8 @@ class ServerTime:
         self._low_us = 0
         self._high_us = 0
         self._known_us: int | None = None
+        self._compared_us = 0
+        """When the two clocks were last found to agree."""
 
     def heard(self, sent_us: int, at_us: int) -> None:
         """The server said that it is `at_us`, in an answer to what was sent at `sent_us` of our monotonic clock."""
@@ -37,11 +40,14 @@ class ServerTime:
             narrowed = max(low_us, self._low_us - worn_us), min(high_us, self._high_us + worn_us)
             if narrowed[0] <= narrowed[1]:
                 low_us, high_us = narrowed
+            else:  # it was set: whether it agrees with ours has to be seen anew
+                self._compared_us = 0
         self._low_us, self._high_us, self._known_us = low_us, high_us, heard_us
 
     def forget(self) -> None:
         """Another server may answer from now on: what is known of the last one's clock says nothing."""
         self._known_us = None
+        self._compared_us = 0
 
     def is_stale(self) -> bool:
         """Whether it is time to ask again."""
@@ -50,13 +56,16 @@ class ServerTime:
     def now(self) -> Interval:
         """The server's time. Unavailable while it can't be known, or when the two clocks are far apart."""
         now_us = self._clock.monotonic_us()
-        if self._known_us is None or now_us - self._known_us > STALE_US:
+        known_us = self._known_us
+        if known_us is None or now_us - known_us > STALE_US:
             raise Unavailable(f"{self._server} has not said what time it is")
-        worn_us = self._worn_us(now_us)
+        worn_us = (now_us - known_us) * DRIFT_PPM // 1_000_000
         interval = Interval(now_us + self._low_us - worn_us, now_us + self._high_us + worn_us)
-        off_us = (interval.earliest + interval.latest) // 2 - self._ours()
-        if abs(off_us) > MAX_OFF_US:
-            raise Unavailable(clocks_differ(self._server, off_us))
+        if now_us - self._compared_us > COMPARE_EVERY_US:
+            off_us = (interval.earliest + interval.latest) // 2 - self._ours()
+            if abs(off_us) > MAX_OFF_US:
+                raise Unavailable(clocks_differ(self._server, off_us))
+            self._compared_us = now_us
         return interval
 
     def _worn_us(self, now_us: int) -> int:

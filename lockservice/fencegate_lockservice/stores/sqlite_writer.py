@@ -12,7 +12,6 @@ import sqlite3
 import struct
 import sys
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -352,7 +351,7 @@ def _open(path: Path, wait_s: float) -> sqlite3.Connection:
         level = db.execute("PRAGMA synchronous").fetchone()[0]
         if (mode, level) != ("wal", 2):
             raise UnsafeConfiguration(f"the lock store {path} runs in {mode}/{level}, not in WAL with synchronous=FULL")
-        db.executescript(files(__package__).joinpath("sqlite.sql").read_text())
+        db.executescript(Path(__file__).with_name("sqlite.sql").read_text("utf-8"))
     except sqlite3.Error as error:
         db.close()
         if "locked" in str(error):

@@ -16,6 +16,7 @@ from fencegate_lockservice.stores.etcd.client import RANGE, TXN, Client
 from fencegate_lockservice.stores.etcd.keys import Keys
 from fencegate_lockservice.stores.etcd.txn import MAX_OPERATIONS, MAX_REQUEST, MAX_WRITES, Item
 from fencegate_lockservice.stores.grouping import Groups, Waiting
+from fencegate_lockservice.stores.landing import Fate
 
 AT_ONCE = 2
 GATE_STALE_US = 1_000_000
@@ -39,16 +40,15 @@ class Commits:
         self._flying: set[Item] = set()
         self._gate_seen: tuple[bytes, int] = (b"", 0)
 
-    def add(
-        self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int
-    ) -> "asyncio.Future[None]":
+    def add(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int, future: Fate) -> None:
         try:
             item = Item(self._keys, changes, log, not_after_us)
             if item.size > MAX_REQUEST or len(item.operations) > MAX_WRITES:
                 raise ValueError(f"it is larger than the 1.5 MiB, or the {MAX_WRITES} writes, that etcd takes at once")
         except ValueError as error:
-            return self._groups.refuse(Unavailable(f"the store can't take this: {error}"))
-        return self._groups.add(item)
+            future.set_exception(Unavailable(f"the store can't take this: {error}"))
+        else:
+            self._groups.add_as(item, future)
 
     async def close(self) -> None:
         await self._groups.close()

@@ -22,6 +22,8 @@ QUIET_S = 3.0
 """A watch that says nothing for so long is checked against a linearizable read: its member may be cut off."""
 WITHIN_S = 5.0
 KEEP_S = 1.0
+PAGES_AT_ONCE = 4
+"""Each page of the past may need a connection of its own, and all who watch may come back in the same moment."""
 
 log = logging.getLogger("fencegate.store.etcd")
 
@@ -68,6 +70,7 @@ class Log:
         """A revision of the log, and a later one of etcd until which nothing was written to the log."""
         self._kept: _Past | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._turns = asyncio.Semaphore(PAGES_AT_ONCE)
 
     async def newest(self) -> int:
         return (await self._stand())[0]
@@ -106,6 +109,10 @@ class Log:
 
     async def read(self, since: int, limit: int) -> Sequence[LogEntry] | None:
         """Lines after a revision, whole revisions; None when they were compacted."""
+        async with self._turns:
+            return await self._page(since, limit)
+
+    async def _page(self, since: int, limit: int) -> Sequence[LogEntry] | None:
         newest = await self.newest()
         past = self._take(since)
         try:
@@ -117,7 +124,7 @@ class Log:
             raise Unavailable("etcd does not tell its past") from None
         except Unavailable:
             if past.was_kept:  # its member may be gone since the last page
-                return await self.read(since, limit)
+                return await self._page(since, limit)
             raise
         if past.since < newest:
             await self._keep(past)

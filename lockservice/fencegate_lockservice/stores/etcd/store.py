@@ -12,7 +12,8 @@ from functools import partial
 
 from fencegate.clock import Clock
 from fencegate.core.errors import UnsafeConfiguration
-from fencegate.core.ports import Capabilities, Change, Changes, Entry, Finding, Interval, Unavailable
+from fencegate.core.ports import Capabilities, Change, Changes, Entry, Finding, Interval, Landed, Unavailable
+from fencegate.loop import running_loop
 from fencegate_lockservice.stores.etcd import proto
 from fencegate_lockservice.stores.etcd.client import RANGE, TXN, Client
 from fencegate_lockservice.stores.etcd.clock import ClockCheck
@@ -23,6 +24,7 @@ from fencegate_lockservice.stores.etcd.log import Log
 from fencegate_lockservice.stores.etcd.tending import Tending
 from fencegate_lockservice.stores.etcd.url import Settings, parse
 from fencegate_lockservice.stores.following import Following
+from fencegate_lockservice.stores.landing import Landing, settle
 
 OPEN_WITHIN_S = 10.0
 CLOSE_WITHIN_S = 6.0
@@ -98,14 +100,21 @@ class EtcdStore:
     def commit(
         self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int
     ) -> "asyncio.Future[None]":
-        landing = self._commits.add(changes, log, not_after_us)
+        future: asyncio.Future[None] = running_loop().create_future()
+        self.commit_then(changes, log, not_after_us, partial(settle, future))
+        return future
+
+    def commit_then(
+        self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int, landed: Landed
+    ) -> None:
         for change in changes:
             if change.keep_until_us is not None and change.keep_until_us < self._tending.look_us:
-                landing.add_done_callback(partial(self._kept, change.keep_until_us))
-        return landing
+                landed = partial(self._kept, change.keep_until_us, landed)
+        self._commits.add(changes, log, not_after_us, Landing(landed))
 
-    def _kept(self, keep_until_us: int, _landed: "asyncio.Future[None]") -> None:
+    def _kept(self, keep_until_us: int, landed: Landed, error: BaseException | None) -> None:
         self._tending.kept_until(keep_until_us)
+        landed(error)
 
     def changes(self, since: int | None) -> AsyncGenerator[Changes, None]:
         return self._following.changes(since)

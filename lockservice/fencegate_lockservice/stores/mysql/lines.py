@@ -20,6 +20,7 @@ from fencegate_lockservice.stores.mysql.statements import sql
 from fencegate_lockservice.stores.server_time import ServerTime
 
 CONNECT_WITHIN_S = 3.0
+TURNS_AT_ONCE = 2
 IDLE_S = 15.0
 """A connection that was idle for longer is not trusted: the server, or something on the way, may have dropped it."""
 BACKOFF_S = (0.05, 1.0)
@@ -113,7 +114,8 @@ class Line:
 
 
 class Lines:
-    """Some connections. How many there are is bounded by who uses them: each user has one at a time."""
+    """Some connections. How many there are is bounded by who uses them: each user has one at a time, and those of whom
+    there may be any number take turns."""
 
     def __init__(self, address: Address, clock: Clock, time: ServerTime) -> None:
         self._address = address
@@ -121,6 +123,7 @@ class Lines:
         self._time = time
         self._free: list[Line] = []
         self._used: set[Line] = set()
+        self._turns = asyncio.Semaphore(TURNS_AT_ONCE)
         self._closed = False
         self._down = ""
         self._reconnecting: asyncio.Task[None] | None = None
@@ -162,6 +165,11 @@ class Lines:
                 return await line.run(statements, within_s)
         except (Refused, Broken) as error:
             raise Unavailable(f"{self._address.server}: {error}") from None
+
+    async def run_in_turn(self, statements: Sequence[str], within_s: float) -> list[Rows]:
+        """The same, for what any number of clients may ask at once: a server has connections for others too."""
+        async with self._turns:
+            return await self.run(statements, within_s)
 
     async def close(self) -> None:
         """Drop all connections, also those in use: whoever uses one is told that it broke."""

@@ -1,7 +1,7 @@
 """The change log in MySQL, which has no way to tell of news: it is asked for them, more often while there are some."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from fencegate.clock import Clock
@@ -22,6 +22,10 @@ KEPT_MS = 3_600_000
 DROP_AT_ONCE = 1_000
 
 
+Run = Callable[[Sequence[str], float], Awaitable[list[Rows]]]
+"""How statements are sent: at once, or when it is our turn."""
+
+
 class Log:
     """Reads lines, and drops old ones."""
 
@@ -37,20 +41,23 @@ class Log:
         self._news.set()
 
     async def newest(self) -> int:
-        _, (revision, _compacted) = await self._read([])
+        _, (revision, _compacted) = await self._read([], self._lines.run_in_turn)
         return revision
 
     async def read(self, since: int, limit: int) -> Sequence[LogEntry] | None:
         """Lines after `since`, whole revisions only; None when some of them are gone, or were never here."""
+        return await self._after(since, limit, self._lines.run_in_turn)
+
+    async def _after(self, since: int, limit: int, run: Run) -> Sequence[LogEntry] | None:
         # What was dropped is looked at after the lines were read: so none of them can be missing unnoticed.
-        (rows,), (revision, compacted) = await self._read([sql("lines_after", since=int(since), limit=int(limit))])
+        (rows,), (revision, compacted) = await self._read([sql("lines_after", since=int(since), limit=int(limit))], run)
         if since < compacted or since > revision:
             return None
         if len(rows) == limit:
             last = rows[-1][0]
             whole: Rows = [row for row in rows if row[0] != last]
             if not whole:
-                (whole,), _ = await self._read([sql("lines_of", revision=int(last))])
+                (whole,), _ = await self._read([sql("lines_of", revision=int(last))], run)
             rows = whole
         return [LogEntry(revision, line, key.decode(), event) for revision, line, key, event in rows]
 
@@ -59,7 +66,7 @@ class Log:
         pause_s = PAUSES_S[0]
         while True:
             self._news.clear()
-            found = await self.read(since, PAGE)
+            found = await self._after(since, PAGE, self._lines.run)
             if self._server != self._lines.servers_seen:  # another server: who knows what it has of the past
                 known, self._server = self._server, self._lines.servers_seen
                 found = None if known is not None else found
@@ -92,10 +99,10 @@ class Log:
         await self._lines.run(["START TRANSACTION", *dropping, "COMMIT"], READ_WITHIN_S)
         return len(rows) > DROP_AT_ONCE
 
-    async def _read(self, statements: Sequence[str]) -> tuple[list[Rows], tuple[int, int]]:
+    async def _read(self, statements: Sequence[str], run: Run) -> tuple[list[Rows], tuple[int, int]]:
         """What the statements find, and then the newest revision and the last one that may be gone."""
         sent_us = self._clock.monotonic_us()
-        *found, meta = await self._lines.run([*statements, sql("log_state")], READ_WITHIN_S)
+        *found, meta = await run([*statements, sql("log_state")], READ_WITHIN_S)
         if not meta:
             raise Unavailable("the tables of the store were emptied: fencegate_meta has lost its row")
         ((revision, compacted, now_us),) = meta

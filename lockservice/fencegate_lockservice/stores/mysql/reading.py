@@ -54,7 +54,7 @@ class Reading:
                 tables.append(table)
         if not statements:
             return []
-        answers = await self._lines.run(statements, READ_WITHIN_S)
+        answers = await self._lines.run_in_turn(statements, READ_WITHIN_S)
         found = [
             (_key(table, key), Entry(version.decode(), value))
             for table, rows in zip(tables, answers, strict=True)

@@ -15,7 +15,7 @@ from typing import Any, cast
 import hiredis
 
 from fencegate.clock import Clock
-from fencegate.core.ports import Ambiguous, Unavailable
+from fencegate.core.ports import Ambiguous, Landed, Unavailable
 from fencegate.loop import running_loop
 from fencegate_lockservice.stores.redis.url import Address
 
@@ -28,6 +28,9 @@ MAX_BYTES = 256 * 1024 * 1024
 log = logging.getLogger("fencegate.store.redis")
 
 pack = cast(Callable[[tuple[str | bytes | int, ...]], bytes], hiredis.pack_command)
+
+
+_TOO_MUCH = "too much waits for an answer of the store already"
 
 
 class Overloaded(Unavailable):
@@ -59,6 +62,30 @@ class Asked:
 
 
 Hear = Callable[[Asked, Any], None]
+
+
+class Told(Asked):
+    """A command whose end is told by a call."""
+
+    __slots__ = ("_landed",)
+
+    def __init__(self, packed: bytes, landed: Landed, hear: "Hear", sent_us: int) -> None:
+        self.packed = packed
+        self._landed: Landed | None = landed
+        self.hear = hear
+        self.sent_us = sent_us
+        self.writes = True
+        self.repeated = False
+
+    def done(self, _result: Any = None) -> None:
+        landed, self._landed = self._landed, None
+        if landed is not None:
+            landed(None)
+
+    def failed(self, error: Exception) -> None:
+        landed, self._landed = self._landed, None
+        if landed is not None:
+            landed(error)
 
 
 def hear_plainly(asked: Asked, answer: Any) -> None:
@@ -96,11 +123,21 @@ class Line(asyncio.Protocol):
         asked = Asked(packed, future, hear, self._clock.monotonic_us(), writes=writes)
         if self.why:
             asked.failed(Unavailable(self.why))
-            return
-        if self._bytes > MAX_BYTES or len(self._sent) + len(self._gathered) > MAX_UNDER_WAY:
-            asked.failed(Overloaded("too much waits for an answer of the store already"))
-            return
-        self._send(asked)
+        elif self._is_overloaded():
+            asked.failed(Overloaded(_TOO_MUCH))
+        else:
+            self._send(asked)
+
+    def tell(self, packed: bytes, landed: Landed, hear: Hear) -> None:
+        """The same for one that writes and whose end is told by a call, which comes after this has returned."""
+        if self.why or self._is_overloaded():
+            error = Overloaded(_TOO_MUCH) if not self.why else Unavailable(self.why)
+            self._loop.call_soon(landed, error)
+        else:
+            self._send(Told(packed, landed, hear, self._clock.monotonic_us()))
+
+    def _is_overloaded(self) -> bool:
+        return self._bytes > MAX_BYTES or len(self._sent) + len(self._gathered) > MAX_UNDER_WAY
 
     def again(self, asked: Asked) -> None:
         """Send it a second time: the server said that it has not run it."""

@@ -1,8 +1,5 @@
--- Entries by key. ARGV: prefix, keys. Gives the time, then version and value of each (nil, nil when absent).
-only_where_written()
+-- Entries by key. ARGV: prefix, keys. Gives the time, then each entry as it was written (nil when absent).
+only_where_written(prefix)
 local found = {now_us()}
-for number = 2, #ARGV do
-  local pair = call('HMGET', name(ARGV[number]), 'version', 'value')
-  found[2 * number - 2], found[2 * number - 1] = pair[1], pair[2]
-end
+for number = 2, #ARGV do found[number] = call('GET', name_of(prefix, ARGV[number])) end
 return found

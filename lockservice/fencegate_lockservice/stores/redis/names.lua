@@ -1,22 +1,21 @@
 -- Put before each of the other scripts: what things are called. ARGV[1] is the prefix of all.
-local call, find, sub = redis.call, string.find, string.sub
-local prefix = ARGV[1]
-local index, keep = prefix .. 'fencegate-index', prefix .. 'fencegate-keep'
-local log, reigns = prefix .. 'fencegate-log', prefix .. 'fencegate-reign'
+-- Functions here rest on their arguments and on globals alone: every local that they shared with the script would be
+-- boxed anew for each commit, which cost as much as a command.
+local call, prefix = redis.call, ARGV[1]
 
 -- lock/orders:7 is kept as lock:orders:7. What has no such kind comes after a bare colon, so no two keys meet.
-local function name(entry)
-  local slash, colon = find(entry, '/', 1, true), find(entry, ':', 1, true)
-  if not slash or slash == 1 or (colon and colon < slash) then return prefix .. ':' .. entry end
-  return prefix .. sub(entry, 1, slash - 1) .. ':' .. sub(entry, slash + 1)
+local function name_of(prefix, entry)
+  local named, has_kind = string.gsub(entry, '^([^/:]+)/', '%1:', 1)
+  if has_kind == 0 then return prefix .. ':' .. entry end
+  return prefix .. named
 end
 
 local function now_us()
-  local time = call('TIME')
+  local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]
 end
 
 -- There is nothing to delete, ever; but a replica refuses it, and what a replica holds may be old.
-local function only_where_written()
-  call('DEL', prefix .. 'fencegate-nothing')
+local function only_where_written(prefix)
+  redis.call('DEL', prefix .. 'fencegate-nothing')
 end

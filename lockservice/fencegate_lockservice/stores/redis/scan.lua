@@ -1,18 +1,19 @@
 -- Entries in the order of their keys. ARGV: prefix, lowest and highest key as ZRANGEBYLEX wants them, limit.
--- Gives the time, then key, version and value of each.
+-- Gives the time, then key and entry of each.
+local index = prefix .. 'fencegate-index'
 local lowest, highest, limit = ARGV[2], ARGV[3], tonumber(ARGV[4])
-only_where_written()
+only_where_written(prefix)
 local found, count = {now_us()}, 0
 while count < limit do
   local entries = call('ZRANGEBYLEX', index, lowest, highest, 'LIMIT', 0, limit - count)
   if #entries == 0 then break end
   for _, entry in ipairs(entries) do
-    local pair = call('HMGET', name(entry), 'version', 'value')
-    if pair[1] then
-      found[#found + 1], found[#found + 2], found[#found + 3] = entry, pair[1], pair[2]
+    local written = call('GET', name_of(prefix, entry))
+    if written then
+      found[#found + 1], found[#found + 2] = entry, written
       count = count + 1
     else
-      call('ZREM', index, entry)  -- somebody deleted the entry by hand
+      call('ZREM', index, entry)  -- it is past its time, or was deleted by hand
     end
   end
   lowest = '(' .. entries[#entries]

@@ -21,6 +21,8 @@ class Script:
 COMMIT, LOAD, SCAN, ENTER, LINES = (Script(name) for name in ("commit", "load", "scan", "enter", "lines"))
 SCRIPTS = {script.sha: script for script in (COMMIT, LOAD, SCAN, ENTER, LINES)}
 
+USED_BY_OTHERS = "give this store a ?prefix= or a database of its own"
+
 # Older servers tell them inside of a longer text.
 _KNOWN = {
     "READONLY": "it is a read-only replica: give the address of the primary",
@@ -34,7 +36,7 @@ _KNOWN = {
     "WRONGPASS": "it refuses the user name or password of the URL",
     "NOPERM": "its ACL does not allow what the lock store needs",
     "NOSCRIPT": "it forgot the scripts of the lock store",
-    "WRONGTYPE": "a key of the lock store is used by others: give this store a ?prefix= or a database of its own",
+    "WRONGTYPE": f"a key of the lock store is used by others: {USED_BY_OTHERS}",
     "MOVED": "it is a cluster, which the lock store can't use",
 }
 _CODE = re.compile(rf"\b({'|'.join(_KNOWN)})\b")

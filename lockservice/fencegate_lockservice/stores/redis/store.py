@@ -1,16 +1,19 @@
 """Locks in Redis or Valkey: a commit is one Lua script, which compares, writes and appends to a stream.
 
-Entries are hashes under names that a person can read (`lock:orders:7`), beside an index of all keys and one of those
-that are kept for a time. Commits of all callers share one pipelined connection; a second one waits for the change log.
+Entries are strings under names that a person can read (`lock:orders:7`): the version, a line feed, the value. Beside
+them is an index of the keys, and one of those that are kept for a time. Commits of all callers share one pipelined
+connection; a second one waits for the change log.
 """
 
 from asyncio import Future
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import hiredis
 
 from fencegate.clock import SYSTEM, Clock
+from fencegate.core.model import DONE
 from fencegate.core.ports import (
     Capabilities,
     Change,
@@ -19,16 +22,18 @@ from fencegate.core.ports import (
     Entry,
     Finding,
     Interval,
+    Landed,
     LogEntry,
     TooLate,
     Unavailable,
 )
 from fencegate.loop import running_loop
 from fencegate_lockservice.stores.following import Following
+from fencegate_lockservice.stores.landing import settle
 from fencegate_lockservice.stores.redis import log as redis_log
 from fencegate_lockservice.stores.redis import settings as redis_settings
 from fencegate_lockservice.stores.redis.line import Asked, pack
-from fencegate_lockservice.stores.redis.script import COMMIT, LINES, LOAD, SCAN
+from fencegate_lockservice.stores.redis.script import COMMIT, LINES, LOAD, SCAN, USED_BY_OTHERS
 from fencegate_lockservice.stores.redis.server import Server
 from fencegate_lockservice.stores.redis.tail import Tail
 from fencegate_lockservice.stores.redis.url import Address, parse
@@ -40,11 +45,15 @@ NOTES = (
 )
 
 
+UNLISTED = DONE
+"""What became of a request is asked for by its name: no scan has to find it, and most of what is kept is that."""
+
+
 class RedisStore:
     """See the head of this file."""
 
     name = "redis"
-    capabilities = Capabilities(notes=NOTES)
+    capabilities = Capabilities(lists_settled=False, notes=NOTES)
 
     def __init__(self, address: Address, clock: Clock = SYSTEM) -> None:
         self._address = address
@@ -74,41 +83,58 @@ class RedisStore:
 
     async def load(self, keys: Sequence[str]) -> Mapping[str, Entry]:
         _, *found = await self._server.run(LOAD, *keys)
-        pairs = zip(keys, found[::2], found[1::2], strict=True)
-        return {key: Entry(version.decode(), value) for key, version, value in pairs if version is not None}
+        return {key: self._read(key, raw) for key, raw in zip(keys, found, strict=True) if raw is not None}
 
     async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Entry]]:
         lowest = f"({after}" if after.encode() >= prefix.encode() and after else f"[{prefix}"
         highest = b"(" + prefix.encode() + b"\xff"  # above every key with this prefix: no UTF-8 holds that byte
         _, *found = await self._server.run(SCAN, lowest, highest, limit)
-        rows = zip(found[::3], found[1::3], found[2::3], strict=True)
-        return [(key.decode(), Entry(version.decode(), value)) for key, version, value in rows]
+        return [(key.decode(), self._read(key, raw)) for key, raw in zip(found[::2], found[1::2], strict=True)]
+
+    def _read(self, key: str | bytes, raw: bytes) -> Entry:
+        version, line_feed, value = raw.partition(b"\n")
+        if not line_feed:
+            raise Unavailable(f"{self._address}: {key!r} is used by others: {USED_BY_OTHERS}")
+        return Entry(version.decode(), value)
 
     def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> Future[None]:
         future: Future[None] = running_loop().create_future()
-        line = self._server.line
-        if line is None:
-            future.set_exception(Unavailable(self._server.why))
-            return future
-        try:
-            packed = self._packed(changes, log, not_after_us)
-        except ValueError as error:
-            future.set_exception(Unavailable(f"the store can't take this: {error}"))
-            return future
-        line.ask(packed, future, self._hear_commit, writes=True)
+        self.commit_then(changes, log, not_after_us, partial(settle, future))
         return future
+
+    def commit_then(
+        self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int, landed: Landed
+    ) -> None:
+        line = self._server.line
+        try:
+            if line is None:
+                raise Unavailable(self._server.why)
+            packed = self._packed(changes, log, not_after_us)
+        except Unavailable as error:
+            running_loop().call_soon(landed, error)
+        except ValueError as error:
+            running_loop().call_soon(landed, Unavailable(f"the store can't take this: {error}"))
+        else:
+            line.tell(packed, landed, self._hear_commit)
 
     def _packed(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> bytes:
         """A commit as a command: see commit.lua."""
         command: list[str | bytes | int] = ["EVALSHA", COMMIT.sha, 0, self._address.prefix]
         command += (not_after_us, self._writer, redis_log.encode(log))
         for key, expected, version, value, compare_only, keep_until_us in changes:
+            compared = f"{expected}\n" if expected else ""
             if compare_only:
-                command += (key, expected or "", "=")
+                command += (key, compared, "=")
             elif value is None:
-                command += (key, expected or "", "-")
+                command += (key, compared, "-")
+            elif keep_until_us is None:
+                command += (key, compared, "+", b"%b\n%b" % (version.encode(), value))
             else:
-                command += (key, expected or "", "+" if keep_until_us is None else keep_until_us, version, value)
+                written, until_ms = b"%b\n%b" % (version.encode(), value), -(-keep_until_us // 1000)
+                if key.startswith(UNLISTED):
+                    command += (key, compared, "~", written, until_ms)
+                else:
+                    command += (key, compared, until_ms, written)
         return pack(tuple(command))
 
     def _hear_commit(self, asked: Asked, answer: Any) -> None:

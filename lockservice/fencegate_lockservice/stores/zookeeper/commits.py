@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from fencegate.core.ports import Ambiguous, Change, Conflict, Unavailable
 from fencegate.loop import running_loop
+from fencegate_lockservice.stores.landing import Fate
 from fencegate_lockservice.stores.zookeeper import wire
 from fencegate_lockservice.stores.zookeeper.connection import Connection, Lost
 from fencegate_lockservice.stores.zookeeper.entries import Entries, Passing
@@ -40,7 +41,7 @@ class Commit:
         entries: Entries,
         changes: Sequence[Change],
         log: Sequence[tuple[str, bytes]],
-        future: asyncio.Future[None],
+        future: Fate,
     ) -> None:
         self.ops: list[Op] = entries.ops(changes)
         self.log = log
@@ -84,9 +85,7 @@ class Commits:
         self._closed = False
         self._quiet = asyncio.Event()
 
-    def add(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]]) -> "asyncio.Future[None]":
-        loop = running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+    def add(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], future: Fate) -> None:
         try:
             commit = Commit(self._entries, changes, log, future)
             if commit.size > MAX_COMMIT:
@@ -96,17 +95,16 @@ class Commits:
             _ = self._line.connection
         except UnicodeError as error:
             future.set_exception(Unavailable(f"the store can't take this: {error}"))
-            return future
+            return
         except Unavailable as error:
             future.set_exception(error)
-            return future
+            return
         self._gathered.append(commit)
         if len(self._gathered) >= AT_ONCE and self._advancing is None:
             self._send_now()  # ZooKeeper may begin while we are still making the others
         elif not self._sending:
             self._sending = True
-            loop.call_soon(self._send)
-        return future
+            running_loop().call_soon(self._send)
 
     def _send(self) -> None:
         self._sending = False

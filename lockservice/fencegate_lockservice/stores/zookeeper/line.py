@@ -154,7 +154,7 @@ class Line:
             async with asyncio.timeout(CONNECT_WITHIN_S):
                 await self._prepare(connection)
         except (OSError, Lost, Refused, TimeoutError) as error:
-            self._why = f"{server[0]}:{server[1]}: {error or 'no answer in time'}"
+            self._why = f"{server[0]}:{server[1]}: {str(error) or 'no answer in time'}"
             if connection is not None:
                 connection.abort(self._why)
             return False

@@ -10,6 +10,7 @@ known, and the next one is made. Whoever finds a sealed one may do so: nobody wa
 """
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
@@ -109,6 +110,11 @@ class SegmentedLog:
 
     async def segments(self, connection: Connection) -> list[int]:
         return sorted(int(name) for name in (await connection.children(self.path))[0])
+
+    @staticmethod
+    def is_whole(starts: Sequence[int]) -> bool:
+        """Whether these segments are all that there ever were: where one was taken away, so many are left."""
+        return len(starts) < KEEP_SEGMENTS
 
     async def trim(self, connection: Connection) -> None:
         """Take away the oldest segments. Another may do the same: what is gone is gone."""

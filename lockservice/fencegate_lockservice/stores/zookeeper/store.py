@@ -14,8 +14,10 @@ from contextlib import suppress
 
 from fencegate.clock import SYSTEM, Clock
 from fencegate.core.errors import UnsafeConfiguration
-from fencegate.core.ports import Capabilities, Change, Changes, Entry, Finding, Unavailable
+from fencegate.core.ports import Capabilities, Change, Changes, Entry, Finding, Landed, Unavailable
+from fencegate.loop import running_loop
 from fencegate_lockservice.stores.following import Following
+from fencegate_lockservice.stores.landing import Landing
 from fencegate_lockservice.stores.zookeeper import wire
 from fencegate_lockservice.stores.zookeeper.commits import MAX_VALUE, Commits
 from fencegate_lockservice.stores.zookeeper.connection import Connection, Lost
@@ -82,7 +84,14 @@ class ZooKeeperStore:
         return found
 
     def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> Awaitable[None]:
-        return self._commits.add(changes, log)
+        future: asyncio.Future[None] = running_loop().create_future()
+        self._commits.add(changes, log, future)
+        return future
+
+    def commit_then(
+        self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int, landed: Landed
+    ) -> None:
+        self._commits.add(changes, log, Landing(landed))
 
     def changes(self, since: int | None) -> AsyncGenerator[Changes, None]:
         return self._following.changes(since)

@@ -115,6 +115,8 @@ class Tail:
         starts = await self._log.segments(connection)
         if not starts:
             raise Compacted
+        if since == 0 and self._log.is_whole(starts):
+            return starts[0], 0
         start = max((start for start in starts if start <= since), default=starts[0])
         segment = await self._log.read(connection, start)
         if since > segment.newest(start) or (since < start and since != segment.after):
