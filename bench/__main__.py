@@ -22,6 +22,9 @@ from bench.arm import Arm, Sample
 from bench.embedded import EmbeddedLocks
 from bench.etcd import EtcdLocks
 from bench.library import Library
+from bench.object_writes import ObjectWrites
+from bench.own_transactions import OwnTransactions
+from bench.row_writes import RowWrites
 from bench.server import NotServing
 from bench.summary import Goal
 
@@ -40,6 +43,14 @@ GOALS = (
     Goal("fencegate-etcd-32", "etcd-32", at_least=1.0),
     Goal("fencegate-zookeeper-32", "kazoo-32", at_least=1.5),
     Goal("fencegate-postgres-32", "advisory-32"),
+    Goal("gateway-rows-postgres-32", "plain-rows-postgres-32", at_least=2.0),
+    Goal("gateway-rows-sqlite-32", "plain-rows-sqlite-32", at_least=2.0),
+    Goal("fenced-session-postgres-1", "plain-session-postgres-1", at_least=0.95),
+    Goal("fenced-session-sqlite-1", "plain-session-sqlite-1", at_least=0.95),
+    *(
+        Goal(f"fenced-objects-{each}", f"plain-objects-{each}", at_least=0.9)
+        for each in ("16k-1", "16k-8", "256k-1", "256k-8")
+    ),
 )
 
 
@@ -66,12 +77,33 @@ def measurements() -> list[Measurement]:
     hand_overs: list[tuple[Arm, int]] = [(etcd, 5), (fencegate, 5), (fencegate, 500)]
     cycles += [Measurement(stores.ARMS[name], clients) for name, clients in stores.CYCLES]
     hand_overs += [(stores.ARMS[name], waiters) for name, waiters in stores.HAND_OVERS]
+    rows = [
+        RowWrites("plain-rows-postgres", stores.POSTGRES, fenced=False),
+        RowWrites("gateway-rows-postgres", stores.POSTGRES, fenced=True),
+        RowWrites("plain-rows-sqlite", None, fenced=False),
+        RowWrites("gateway-rows-sqlite", None, fenced=True),
+    ]
+    cycles += [Measurement(arm, 32) for arm in rows]
+    own = [
+        OwnTransactions("plain-session-postgres", stores.POSTGRES, fenced=False),
+        OwnTransactions("fenced-session-postgres", stores.POSTGRES, fenced=True),
+        OwnTransactions("plain-session-sqlite", None, fenced=False),
+        OwnTransactions("fenced-session-sqlite", None, fenced=True),
+    ]
+    cycles += [Measurement(arm, 1) for arm in own]
+    kinds = (("plain-objects", False), ("fenced-objects", True))
+    objects = [ObjectWrites(name, size_kib, fenced=fenced) for size_kib in (16, 256) for name, fenced in kinds]
+    cycles += [Measurement(arm, clients) for clients in (1, 8) for arm in objects]
     return cycles + [Measurement(arm, waiters, hand_over=True) for arm, waiters in hand_overs]
 
 
 def present(chosen: Sequence[Measurement]) -> list[Measurement]:
     """Those whose server can be had here; of the others it is told why not."""
-    reasons = {one.arm.name: one.arm.missing for one in chosen if isinstance(one.arm, Library)}
+    reasons = {
+        one.arm.name: one.arm.missing
+        for one in chosen
+        if isinstance(one.arm, Library | RowWrites | ObjectWrites | OwnTransactions)
+    }
     for name, reason in reasons.items():
         if reason is not None:
             print(f"{name} is left out: {reason}", file=sys.stderr)
@@ -124,7 +156,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, so that the arms are stopped
     chosen = present([one for one in measurements() if one.name in arguments.only])
     try:
-        if any(not one.hand_over and not isinstance(one.arm, Library) for one in chosen):
+        if any(
+            not one.hand_over and not isinstance(one.arm, Library | ObjectWrites | OwnTransactions) for one in chosen
+        ):
             binaries.wrk()
         samples = measure(chosen, arguments.rounds, arguments.seconds)
     except binaries.Missing as missing:
@@ -140,6 +174,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(summary.cycles_table(samples))
     if summary.of_handovers(samples):
         console.print(summary.handovers_table(samples))
+    if summary.of_writes(samples):
+        console.print(summary.writes_table(samples))
     if summary.measurable(samples, GOALS):
         console.print(summary.ratios_table(samples, GOALS))
     for name, error in summary.errors_of(samples).items():

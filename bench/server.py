@@ -47,6 +47,11 @@ class Server:
             self.stop()  # nobody has this object yet
             raise
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def wait_ready(self) -> None:
         process = self._process
         assert process is not None

@@ -16,6 +16,7 @@ Samples = Mapping[str, Sequence[Sample]]
 
 
 HAND_OVER = "hand-over"
+WRITE = "write"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Goal:
 
     @property
     def text(self) -> str:
-        return "" if self.limit is None else f"{'≥' if self.at_least else '≤'} {self.limit:.1f}"
+        return "" if self.limit is None else f"{'≥' if self.at_least else '≤'} {f'{self.limit:.2f}'.removesuffix('0')}"
 
     def met(self, value: float) -> bool | None:
         return None if self.limit is None else self.at_least <= value <= self.at_most
@@ -108,6 +109,21 @@ def handovers_table(samples: Samples) -> Table:
     return table
 
 
+def writes_table(samples: Samples) -> Table:
+    table = Table(
+        title="Writes: medians of the rounds, latencies in ms",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("arm-clients", no_wrap=True)
+    for column in ("writes/s", "p50", "p99", "errors", "load CPU"):
+        table.add_column(column, justify="right")
+    for name, taken in of_writes(samples).items():
+        p50, p99 = (latency_ms(taken, WRITE, share) for share in (0.5, 0.99))
+        table.add_row(name, f"[bold]{rate(taken):,.0f}[/]", f"{p50:.2f}", f"{p99:.2f}", *_errors_and_load(taken))
+    return table
+
+
 def _errors_and_load(taken: Sequence[Sample]) -> tuple[str, str]:
     errors = sum(sample.errors for sample in taken)
     return f"[red]{errors:,}[/]" if errors else "0", f"{median(sample.load_cpu for sample in taken):.0%}"
@@ -117,8 +133,12 @@ def of_handovers(samples: Samples) -> Samples:
     return {name: taken for name, taken in samples.items() if HAND_OVER in taken[0].latencies_us}
 
 
+def of_writes(samples: Samples) -> Samples:
+    return {name: taken for name, taken in samples.items() if WRITE in taken[0].latencies_us}
+
+
 def of_cycles(samples: Samples) -> Samples:
-    return {name: taken for name, taken in samples.items() if HAND_OVER not in taken[0].latencies_us}
+    return {name: taken for name, taken in samples.items() if "acquire" in taken[0].latencies_us}
 
 
 def ratios_table(samples: Samples, goals: Sequence[Goal]) -> Table:
@@ -147,6 +167,7 @@ def as_json(samples: Samples, goals: Sequence[Goal]) -> dict[str, Any]:
     return {
         "arms": {name: _arm_json(taken) for name, taken in of_cycles(samples).items()},
         "handOvers": {name: _handover_json(taken) for name, taken in of_handovers(samples).items()},
+        "writes": {name: _write_json(taken) for name, taken in of_writes(samples).items()},
         "ratios": {
             goal.name: {
                 "value": round(ratio(samples, goal), 3),
@@ -171,6 +192,16 @@ def _arm_json(taken: Sequence[Sample]) -> dict[str, Any]:
             for call in ("acquire", "release")
             for percent in (50, 99)
         },
+    }
+
+
+def _write_json(taken: Sequence[Sample]) -> dict[str, Any]:
+    return {
+        "writesPerSecond": round(rate(taken), 1),
+        "writes": sum(sample.cycles for sample in taken),
+        "errors": sum(sample.errors for sample in taken),
+        "loadCpu": round(median(sample.load_cpu for sample in taken), 3),
+        **{f"p{percent}Millis": round(latency_ms(taken, WRITE, percent / 100), 3) for percent in (50, 99)},
     }
 
 

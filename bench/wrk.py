@@ -1,4 +1,4 @@
-"""Runs wrk with `cycle.lua`: so many clients, each with a lock key of its own, that acquire and release.
+"""Runs wrk: so many clients, each with a lock key of its own, that acquire and release; or each with a row to write.
 
 A client in Python would take more of the machine than the server that it measures.
 """
@@ -22,7 +22,8 @@ from bench.signals import signals_held_back
 
 WARMUP_S = 0.5
 STRAGGLER_S = 10
-_SCRIPT = Path(__file__).with_name("cycle.lua")
+_CYCLE = Path(__file__).with_name("cycle.lua")
+_WRITE = Path(__file__).with_name("write.lua")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +40,45 @@ class Cycle:
         return "\t".join((self.acquire_path, self.acquire_body, self.release_path, self.release_body)) + "\n"
 
 
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What one client sends, again and again; `%N%` in the body stands for a number that rises."""
+
+    method: str
+    path: str
+    body: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def line(self) -> str:
+        return (
+            "\t".join((self.method, self.path, self.body, *(part for header in self.headers for part in header))) + "\n"
+        )
+
+
 def run_cycles(url: str, cycles: Sequence[Cycle], token_field: str, seconds: float) -> Sample:
     """Let one client per cycle repeat it for so long, after a warm-up that does not count."""
-    command = [binaries.wrk(), f"-t{len(cycles)}", f"-c{len(cycles)}", f"-d{int(WARMUP_S + seconds) + STRAGGLER_S}"]
+    return _measured(url, _CYCLE, cycles, [token_field], seconds, ("acquire", "release"))
+
+
+def run_writes(url: str, writes: Sequence[Write], seconds: float) -> Sample:
+    """The same, where a cycle is one request."""
+    return _measured(url, _WRITE, writes, [], seconds, ("write",))
+
+
+def _measured(
+    url: str, script: Path, plans: Sequence[Cycle | Write], more: list[str], seconds: float, calls: Sequence[str]
+) -> Sample:
+    command = [binaries.wrk(), f"-t{len(plans)}", f"-c{len(plans)}", f"-d{int(WARMUP_S + seconds) + STRAGGLER_S}"]
     with tempfile.NamedTemporaryFile("w", suffix=".plan") as plan:
-        plan.writelines(cycle.line for cycle in cycles)
+        plan.writelines(each.line for each in plans)
         plan.flush()
-        script = ["-s", str(_SCRIPT), url, "--", plan.name, token_field, str(WARMUP_S), str(seconds)]
+        arguments = ["-s", str(script), url, "--", plan.name, *more, str(WARMUP_S), str(seconds)]
         cpu_s, started_s = _reaped_cpu_s(), time.monotonic()
-        clients, sockets = _run([*command, *script], len(cycles))
+        clients, sockets = _run([*command, *arguments], len(plans))
         elapsed_s = time.monotonic() - started_s
     load_cpu = (_reaped_cpu_s() - cpu_s) / elapsed_s / (os.cpu_count() or 1)
-    return _sample(clients, sockets, len(cycles), load_cpu)
+    return _sample(clients, sockets, len(plans), load_cpu, calls)
 
 
 def _run(command: Sequence[str], expected: int) -> tuple[list[dict[str, Any]], dict[str, int]]:
@@ -83,7 +111,9 @@ def _run(command: Sequence[str], expected: int) -> tuple[list[dict[str, Any]], d
     return clients, sockets
 
 
-def _sample(clients: list[dict[str, Any]], sockets: dict[str, int], expected: int, load_cpu: float) -> Sample:
+def _sample(
+    clients: list[dict[str, Any]], sockets: dict[str, int], expected: int, load_cpu: float, calls: Sequence[str]
+) -> Sample:
     unfinished = expected - len(clients)
     first_errors = [client["firstError"] for client in clients if client["firstError"]]
     if unfinished:
@@ -94,7 +124,7 @@ def _sample(clients: list[dict[str, Any]], sockets: dict[str, int], expected: in
         cycles_per_s=sum(client["cycles"] / (client["elapsedMicros"] / 1e6) for client in clients),
         errors=sum(client["errors"] for client in clients) + sum(sockets.values()) + unfinished,
         first_error=first_errors[0] if first_errors else "",
-        latencies_us={call: _merged(client[call] for client in clients) for call in ("acquire", "release")},
+        latencies_us={call: _merged(client[call] for client in clients) for call in calls},
         load_cpu=load_cpu,
     )
 

@@ -78,5 +78,5 @@ class Cast:
         """Let the pause go on until it is longer than the lease that A was given."""
         (lease,) = only(Granted, self.events, self.a.process.name)
         (pause,) = only(Paused, self.events)
-        end_us = pause.at_us + int(LEASES * (lease.until_us - lease.at_us))
+        end_us = pause.at_us + int(LEASES * (lease.until_us - lease.asked_us))
         await asyncio.sleep(max(0, end_us - SYSTEM.monotonic_us()) / 1_000_000)

@@ -4,8 +4,8 @@ import asyncio
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,18 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from fencegate.core.errors import InvalidInput
+from fencegate.core.errors import FencegateError, InvalidInput, ResourceUnavailable
 from fencegate.web.json import dumps
 from fencegate_demo import report, terminal
 from fencegate_demo.footprint import traceless
-from fencegate_demo.plan import Plan, make_plan
-from fencegate_demo.progress import Watch
+from fencegate_demo.plan import NotRun, Plan, Run, Wishes, make_plan
+from fencegate_demo.progress import Watch, starting
 from fencegate_demo.scenarios import SCENARIOS
 from fencegate_demo.stage import Result, perform
+from fencegate_demo.startable.here import running
 from fencegate_demo.trials.registry import USES
 from fencegate_demo.trials.stage import UseResult
 from fencegate_demo.trials.stage import perform as perform_uses
-from fencegate_lockservice.routes import is_routes
 
 
 def list_scenarios(as_json: bool) -> None:
@@ -42,51 +42,60 @@ def list_scenarios(as_json: bool) -> None:
 class Wanted:
     """The command line."""
 
-    scenario: str | None
-    store: str | None
-    resource: str | None
-    everything: bool
-    report: Path | None
-    json: bool
+    wishes: Wishes
+    report: Path | None = None
+    json: bool = False
+
+
+@dataclass(slots=True)
+class Came:
+    """What came of it all."""
+
+    plan: Plan
+    results: list[Result | UseResult] = field(default_factory=list)
+    not_run: list[NotRun] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    """About the user's own store."""
+
+    @property
+    def proved(self) -> bool:
+        return all(result.proved for result in self.results) and not any(each.bad for each in self.not_run)
 
 
 def run(wanted: Wanted) -> int:
     """Run what was asked for, say what came of it, and leave nothing behind."""
     if wanted.report is not None and not wanted.report.absolute().parent.is_dir():
         raise InvalidInput("report", f"there is no folder {wanted.report.parent}")
-    if wanted.store is not None and is_routes(wanted.store):
-        raise InvalidInput(
-            "store", "must be the URL of one store, such as redis://HOST:PORT/DB; the demo needs no more"
-        )
+    wanted.wishes.check()
     with tempfile.TemporaryDirectory(prefix="fencegate-demo-") as folder:
-        plan = make_plan(wanted.scenario, wanted.store, wanted.resource, wanted.everything, Path(folder))
-        results, remarks = _perform(plan, wanted.store or f"sqlite:///{folder}/locks.db", Path(folder))
-    for remark in remarks:
+        came = _perform(wanted.wishes, Path(folder))
+    for remark in came.remarks:
         Console(stderr=True).print(f"[yellow]note[/]  {escape(remark)}", highlight=False, soft_wrap=True)
     if wanted.report is not None:
-        _write(wanted.report, report.page(results, plan.store))
+        _write(wanted.report, report.page(came.results, came.not_run))
     if wanted.json:
-        print(dumps(_as_json(results, plan.store, several=wanted.everything)).decode())
+        print(dumps(_as_json(came, several=wanted.wishes.everything)).decode())
     else:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a terminal that can't show a sign still shows the rest
-        terminal.show(Console(), results)
-    return 0 if all(result.proved for result in results) else 1
+        terminal.show(Console(), came.results, came.not_run)
+    return 0 if came.proved else 1
 
 
-def _perform(plan: Plan, store: str, folder: Path) -> tuple[list[Result | UseResult], list[str]]:
-    """What came of it, and what is to be said about the store."""
-
-    async def performed() -> tuple[list[Result | UseResult], list[str]]:
+def _perform(wishes: Wishes, folder: Path) -> Came:
+    async def performed() -> Came:
         # SIGTERM as Ctrl-C: what was started is continued, ended and cleaned up before we go.
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        with Watch(plan, Console(stderr=True)) as watch:
-            async with traceless(plan, store) as remarks:
-                scenarios = await perform(plan, store, folder, watch.heard) if plan.runs else []
-                uses = await perform_uses(plan.uses, store, folder, watch.heard_of_use) if plan.uses else []
-            return [*scenarios, *uses], remarks
+        console = Console(stderr=True)
+        async with AsyncExitStack() as stack:
+            with starting(console, wishes):
+                here = await stack.enter_async_context(running(wishes.stores, wishes.resources, folder))
+            plan = make_plan(wishes, folder, here)
+            if not plan.runs and not plan.uses:
+                raise ResourceUnavailable("; ".join(f"{each.what}: {each.why}" for each in plan.not_run))
+            return await _played(plan, folder, console, wishes.everything)
 
     try:
         return asyncio.run(performed())
@@ -96,27 +105,49 @@ def _perform(plan: Plan, store: str, folder: Path) -> tuple[list[Result | UseRes
         raise KeyboardInterrupt from None
 
 
+async def _played(plan: Plan, folder: Path, console: Console, goes_on: bool) -> Came:
+    """With `goes_on` a run that breaks off is a line among the verdicts, and the others are run all the same."""
+    came = Came(plan, not_run=list(plan.not_run))
+
+    def failed(run: Run, error: FencegateError) -> None:
+        came.not_run.append(
+            NotRun(f"{run.scenario.name} over {run.resource}, locks in {run.store.name}", error.detail, True)
+        )
+        watch.give_up(run)
+
+    with Watch(plan, console) as watch:
+        async with traceless(plan) as came.remarks:
+            if plan.runs:
+                came.results += await perform(plan, folder, watch.heard, failed if goes_on else None)
+            if plan.uses:
+                came.results += await perform_uses(plan.uses, plan.store.url, folder, watch.heard_of_use)
+    return came
+
+
 def _first(error: BaseException) -> BaseException:
     return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
-def _as_json(results: Sequence[Result | UseResult], store: str, *, several: bool) -> dict[str, Any]:
+def _as_json(came: Came, *, several: bool) -> dict[str, Any]:
     found = [
         {
-            **_named(result, store),
+            **_named(result, came.plan),
             "fenced": result.fenced.verdict.as_json(),
             "unfenced": result.unfenced.verdict.as_json(),
             "proved": result.proved,
         }
-        for result in results
+        for result in came.results
     ]
-    return {"scenarios": found, "proved": all(result.proved for result in results)} if several else found[0]
+    if not several:
+        return found[0]
+    not_run = [{"what": each.what, "why": each.why, "failed": each.bad} for each in came.not_run]
+    return {"scenarios": found, "notRun": not_run, "proved": came.proved}
 
 
-def _named(result: Result | UseResult, store: str) -> dict[str, str]:
+def _named(result: Result | UseResult, plan: Plan) -> dict[str, str]:
     if isinstance(result, UseResult):
-        return {"scenario": result.run.use.name, "store": store, "resource": result.run.use.resource}
-    return {"scenario": result.run.scenario.name, "store": store, "resource": result.run.resource}
+        return {"scenario": result.run.use.name, "store": plan.store.name, "resource": result.run.use.resource}
+    return {"scenario": result.run.scenario.name, "store": result.run.store.name, "resource": result.run.resource}
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,6 +1,10 @@
 """What is in a resource, read from the resource itself: no gateway is asked."""
 
+import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from fencegate.core.ports import Key
@@ -25,6 +29,17 @@ async def read_object(settings: ResourceSettings, key: Key) -> bytes | None:
         return None if info is None else await _whole(body)
     finally:
         await objects.close()
+
+
+async def read_kept(database: Path, name: str) -> bytes | None:
+    """What the demo's own service keeps under a name."""
+
+    def read() -> bytes | None:
+        with closing(sqlite3.connect(database)) as connection:
+            found = connection.execute("SELECT body FROM kept WHERE name = ?", (name,)).fetchone()
+        return None if found is None else str(found[0]).encode()
+
+    return await asyncio.to_thread(read)
 
 
 async def _whole(body: AsyncIterator[bytes]) -> bytes:

@@ -24,15 +24,18 @@ class Granted(msgspec.Struct, frozen=True, tag="granted"):
     token: int
     asked_us: int
     until_us: int
+    claimed: bool = False
+    """Whether the fence was raised to `token` before `actor` was told of the grant."""
 
 
 class Read(msgspec.Struct, frozen=True, tag="read"):
-    """A fenced read was answered: from now on the resource has seen `token`."""
+    """A read was answered to the holder of `token`; a fenced one has shown that token to the resource."""
 
     at_us: int
     actor: str
     token: int
     updates: tuple[str, ...]
+    fenced: bool = True
 
 
 class Wrote(msgspec.Struct, frozen=True, tag="wrote"):

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fencegate_demo import timeline
+from fencegate_demo.plan import NotRun
+from fencegate_demo.scenarios import BY_CHECK
 from fencegate_demo.stage import Result
 from fencegate_demo.timeline import Timeline, TokenNames
 from fencegate_demo.trials import picture
@@ -18,6 +20,8 @@ class ArmShown:
     """One arm: its picture, and in words and numbers what became of it."""
 
     arm: str
+    what: str
+    """By what it differs from the other."""
     words: str
     good: bool
     timeline: Timeline
@@ -33,6 +37,7 @@ class ArmShown:
 class Exhibit:
     name: str
     resource: str
+    store: str
     summary: str
     proved: bool
     arms: Sequence[ArmShown]
@@ -64,6 +69,7 @@ def _scenario(result: Result, names: TokenNames) -> Exhibit:
     arms = [
         ArmShown(
             outcome.trial.arm,
+            result.run.scenario.arm_in_words(outcome.trial.arm),
             outcome_in_words(outcome),
             outcome.verdict.stale_accepted == 0 and not outcome.verdict.lost,
             drawn,
@@ -75,7 +81,17 @@ def _scenario(result: Result, names: TokenNames) -> Exhibit:
         for outcome, drawn in zip(result.outcomes, timelines, strict=True)
     ]
     scenario = result.run.scenario
-    return Exhibit(scenario.name, result.run.resource, scenario.summary, result.proved, arms, list(rows(result)))
+    run = result.run
+    return Exhibit(
+        scenario.name, run.resource, run.store.name, _summary(result), result.proved, arms, list(rows(result))
+    )
+
+
+def _summary(result: Result) -> str:
+    summary = result.run.scenario.summary
+    if result.run.scenario.failpoint is not None and result.run.fenced.settings.kind == "upstream":
+        return f"{summary}. What it had in its hands it then gives up by itself (503, not written): its time is over"
+    return summary
 
 
 def _use(result: UseResult, names: TokenNames) -> Exhibit:
@@ -83,6 +99,7 @@ def _use(result: UseResult, names: TokenNames) -> Exhibit:
     arms = [
         ArmShown(
             outcome.place.arm,
+            BY_CHECK[outcome.place.arm],
             uses_wording.outcome_in_words(outcome),
             outcome.verdict.stale_accepted == 0 and not outcome.verdict.wrong,
             drawn,
@@ -95,15 +112,16 @@ def _use(result: UseResult, names: TokenNames) -> Exhibit:
     ]
     use = result.run.use
     return Exhibit(
-        use.name, use.resource, use.summary, result.proved, arms, list(uses_wording.rows(result)), use.program
+        use.name, use.resource, "", use.summary, result.proved, arms, list(uses_wording.rows(result)), use.program
     )
 
 
-def concluded(results: Sequence[Result | UseResult]) -> str:
+def concluded(results: Sequence[Result | UseResult], not_run: Sequence[NotRun] = ()) -> str:
     """One plain sentence, or two."""
-    failed = [result for result in results if not result.proved]
-    if failed:
-        names = ", ".join(_title(result) for result in failed)
+    broken = [each.what for each in not_run if each.bad]
+    failed = [_title(result) for result in results if not result.proved]
+    if broken or failed:
+        names = ", ".join([*failed, *broken])
         return f"Not proved: {names}. See the verdict for what was accepted, lost, or never happened."
     scenarios = [result for result in results if isinstance(result, Result)]
     uses = [result for result in results if isinstance(result, UseResult)]
@@ -113,5 +131,5 @@ def concluded(results: Sequence[Result | UseResult]) -> str:
 
 def _title(result: Result | UseResult) -> str:
     if isinstance(result, Result):
-        return f"{result.run.scenario.name} over {result.run.resource}"
+        return f"{result.run.scenario.name} over {result.run.resource}, locks in {result.run.store.name}"
     return result.run.use.name

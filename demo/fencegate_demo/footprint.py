@@ -5,51 +5,86 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, create_engine, delete, func, inspect, select
+from sqlalchemy import Connection, Engine, delete, func, inspect, make_url, select
+from sqlalchemy.exc import SQLAlchemyError
 
+from fencegate.core.errors import ResourceUnavailable
+from fencegate.core.ports import Key
+from fencegate.gateway.resources import FolderSettings, ResourceSettings, SqlSettings
+from fencegate_adapters.sql.dialect import cause, dialect_of
 from fencegate_adapters.sql.tables import documents, fences, resources
-from fencegate_demo.plan import Plan, Trial
+from fencegate_demo.plan import KEY, Plan
+from fencegate_demo.remote_footprint import Keys, traceless_resource
 from fencegate_demo.store_footprint import traceless_store
 
 
 @asynccontextmanager
-async def traceless(plan: Plan, store: str) -> AsyncIterator[list[str]]:
-    """Around the whole demo, processes and all. Gives what is to be said about it, when it is over."""
+async def traceless(plan: Plan) -> AsyncIterator[list[str]]:
+    """Around the whole demo, processes and all. Gives what is to be said about it, when it is over. What the demo has
+    started itself is thrown away as a whole."""
     async with AsyncExitStack() as stack:
         remarks: list[str] = []
-        if stack.enter_context(_file_of(store)):
-            await stack.enter_async_context(traceless_store(store, plan.prefix, remarks))
-        by_url: dict[str, list[Trial]] = {}
-        for trial in plan.trials:
-            by_url.setdefault(trial.settings.url, []).append(trial)
-        for url, trials in by_url.items():
-            rows = trials[0].settings.kind == "rows"
-            stack.enter_context(_in_database(url, trials) if rows else _in_folder(trials[0].settings.folder))
+        for store in {store.url: store for store in (*plan.stores, plan.store)}.values():
+            if store.mine and stack.enter_context(file_of(store.url)):
+                await stack.enter_async_context(traceless_store(store.url, plan.prefix, remarks))
+        corners = [trial.settings for trial in plan.trials if trial.over.mine]
+        await stack.enter_async_context(traceless_corners(corners, lambda: [KEY]))
         yield remarks
 
 
-# --- resources -------------------------------------------------------------------------------------------------------
+@asynccontextmanager
+async def traceless_corners(corners: Sequence[ResourceSettings], keys: Keys) -> AsyncIterator[None]:
+    """Around whatever writes to these resources, each of which is a corner of its own in one of the user's; `keys`
+    are all that were written to, when it is over."""
+    by_url: dict[str, list[ResourceSettings]] = {}
+    for settings in corners:
+        by_url.setdefault(settings.url, []).append(settings)
+    async with AsyncExitStack() as stack:
+        for several in by_url.values():
+            settings = several[0]
+            if isinstance(settings, FolderSettings):
+                stack.enter_context(_in_folder(settings.folder))
+            elif isinstance(settings, SqlSettings):
+                stack.enter_context(_in_database(settings, several, keys))
+            else:
+                await stack.enter_async_context(traceless_resource(settings, keys))
+        yield
+
+
+# --- databases -------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _in_database(url: str, trials: Sequence[Trial]) -> Iterator[None]:
-    with _file_of(url) as keeps:
+def _in_database(settings: SqlSettings, corners: Sequence[ResourceSettings], keys: Keys) -> Iterator[None]:
+    with file_of(settings.url) as keeps:
         if not keeps:
             yield
             return
-        engine = create_engine(url)
-        tables = _tables(engine)
+        with _told(), settings.needs(settings.extra):
+            url = make_url(settings.url)
+            engine = dialect_of(url.get_backend_name()).engine(url, 1)
+            tables = _tables(engine)
         try:
             yield
         finally:
-            _forget_rows(engine, trials, tables)
-            engine.dispose()
+            with _told():
+                _forget_rows(engine, corners, keys(), tables)
+                engine.dispose()
 
 
-def _forget_rows(engine: Engine, trials: Sequence[Trial], tables: set[str]) -> None:
+@contextmanager
+def _told() -> Iterator[None]:
+    """A database that fails is told in words."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise ResourceUnavailable(f"the database failed: {' '.join(cause(error).split())}") from None
+
+
+def _forget_rows(engine: Engine, corners: Sequence[ResourceSettings], keys: Sequence[Key], tables: set[str]) -> None:
     """Remove our rows, and those of our tables that were not among `tables` and are empty again."""
-    names = [trial.settings.name for trial in trials]
-    locks = [trial.lock_key.encode() for trial in trials]
+    names = [settings.name for settings in corners]
+    locks = [settings.guard_rule.lock_key(key).encode() for settings in corners for key in keys]
     with engine.begin() as connection:
         there = _tables(connection)
         for table, ours in (
@@ -82,7 +117,7 @@ def _in_folder(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _file_of(url: str) -> Iterator[bool]:
+def file_of(url: str) -> Iterator[bool]:
     """The SQLite file of this URL, removed in the end if there was none. Says whether there is something to keep."""
     path = Path(url.removeprefix("sqlite:///").partition("?")[0]).absolute()
     new = url.startswith("sqlite:") and not path.exists()

@@ -12,6 +12,8 @@ import httpx
 import msgspec
 
 from fencegate.clock import SYSTEM, sleep_s
+from fencegate.core.errors import FencegateError
+from fencegate.httpx import GatewayKey
 from fencegate_demo.events import Event, Failed, Granted, Read, Ready, Released, Wrote
 
 WORK_S = 0.15
@@ -29,6 +31,10 @@ class Part(msgspec.Struct, frozen=True):
     ttl_ms: int
     data: str
     """The address of the protected key, at the gateway that this holder uses."""
+    claims: bool = False
+    """Whether it raises the fence as soon as it has the lock."""
+    fenced_reads: bool = True
+    """Whether its reads show its token."""
 
 
 class Unexpected(Exception):
@@ -64,25 +70,30 @@ class Holder:
         body = {"ownerId": self._part.name, "ttlMillis": self._part.ttl_ms, "waitMillis": WAIT_MS}
         grant = _json(self._http.post(f"{self._lock}/acquire", json=body), 200)
         self._token, self._lock_token = int(grant["fencingToken"]), grant["lockToken"]
+        granted_us = SYSTEM.monotonic_us()
+        until_us = granted_us + grant["remainingMillis"] * 1000
+        if self._part.claims:
+            GatewayKey(self._part.data).claim(self._part.lock_key, self._token)
         at_us = SYSTEM.monotonic_us()
-        return Granted(at_us, self._part.name, self._token, asked_us, at_us + grant["remainingMillis"] * 1000)
+        return Granted(at_us, self._part.name, self._token, asked_us, until_us, self._part.claims)
 
     def _read(self) -> Event:
-        answer = self._http.get(self._part.data, headers=self._headers())
-        self._updates = () if answer.status_code == 404 else tuple(_json(answer, 200)["updates"])
-        return Read(SYSTEM.monotonic_us(), self._part.name, self._token, self._updates)
+        fenced = self._part.fenced_reads
+        answer = self._http.get(self._part.data, headers=self._headers() if fenced else {})
+        self._updates = () if answer.status_code == 404 else tuple(_json(answer, 200)["updates"].split())
+        return Read(SYSTEM.monotonic_us(), self._part.name, self._token, self._updates, fenced)
 
     def _update(self) -> Event:
         self._own += 1
         update = f"{self._part.name}{self._own}"
         self._updates += (update,)
         sent_us = SYSTEM.monotonic_us()
-        value = {"by": self._part.name, "updates": self._updates}
+        value = {"by": self._part.name, "updates": " ".join(self._updates)}  # texts, for not all resources have lists
         answer = self._http.put(self._part.data, json=value, headers=self._headers())
-        stale = answer.status_code == 412 and _json(answer, 412)["error"] == "STALE_TOKEN"
-        if not stale and answer.status_code not in (200, 201, 204):
+        refused = _refused(answer)
+        if not refused and answer.status_code not in (200, 201, 204):
             raise Unexpected(_told(answer))
-        return Wrote(SYSTEM.monotonic_us(), self._part.name, self._token, sent_us, update, not stale)
+        return Wrote(SYSTEM.monotonic_us(), self._part.name, self._token, sent_us, update, not refused)
 
     def _release(self) -> Event:
         _json(self._http.post(f"{self._lock}/release", json={"lockToken": self._lock_token}), 200)
@@ -90,6 +101,13 @@ class Holder:
 
     def _headers(self) -> dict[str, str]:
         return {"Fencing-Token": str(self._token)}
+
+
+def _refused(answer: httpx.Response) -> bool:
+    """Stale; or given up by a gateway that had stood still for longer than a request to a service may take."""
+    if answer.status_code == 412:
+        return bool(_json(answer, 412)["error"] == "STALE_TOKEN")
+    return answer.status_code == 503 and _json(answer, 503).get("outcome") == "not-written"
 
 
 def _json(answer: httpx.Response, status: int) -> dict[str, Any]:
@@ -116,7 +134,7 @@ def main() -> None:
         for line in sys.stdin:
             try:
                 _say(holder.do(line.strip()))
-            except (Unexpected, httpx.HTTPError) as error:
+            except (Unexpected, FencegateError, httpx.HTTPError) as error:
                 _say(Failed(SYSTEM.monotonic_us(), part.name, str(error) or type(error).__name__))
                 return
             if line.strip() == "update":

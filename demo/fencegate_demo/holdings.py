@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fencegate.web.json import loads
-from fencegate_demo.contents import read_object, read_row
+from fencegate_demo.contents import read_kept, read_object, read_row
 from fencegate_demo.plan import KEY, Trial
 
 
@@ -17,10 +17,16 @@ class Holding:
 
 
 async def read_back(trial: Trial) -> Holding:
-    value: dict[str, Any] | None
+    value = await _value(trial)
+    return Holding(None, ()) if value is None else Holding(str(value["by"]), tuple(str(value["updates"]).split()))
+
+
+async def _value(trial: Trial) -> dict[str, Any] | None:
     if trial.settings.kind == "rows":
-        value = await read_row(trial.settings, KEY)
-    else:
+        return await read_row(trial.settings, KEY)
+    if trial.settings.kind == "objects":
         body = await read_object(trial.settings, KEY)
-        value = None if body is None else dict(loads(body))
-    return Holding(None, ()) if value is None else Holding(str(value["by"]), tuple(value["updates"]))
+    else:
+        assert trial.over.database is not None, "a service of the demo's own has one"
+        body = await read_kept(trial.over.database, f"{trial.settings.name}/{'/'.join(KEY)}")
+    return None if body is None else dict(loads(body))

@@ -84,7 +84,7 @@ async def started(name: str, arguments: Sequence[str], folder: Path, **environme
     """Run Python with `arguments`; the process is gone when the block is left, however it is left."""
     complaints = folder / f"{name.replace(' ', '-')}.err"
     with complaints.open("wb") as stderr:
-        process = await _spawn(arguments, stderr, environment)
+        process = await spawn(arguments, stderr, environment)
     child = Child(name, process, complaints)
     try:
         yield child
@@ -92,9 +92,10 @@ async def started(name: str, arguments: Sequence[str], folder: Path, **environme
         await child.end()
 
 
-async def _spawn(
+async def spawn(
     arguments: Sequence[str], stderr: IO[bytes], environment: Mapping[str, str]
 ) -> asyncio.subprocess.Process:
+    """Python with `arguments`; whoever calls ends it."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("FENCEGATE_")}
     return await asyncio.create_subprocess_exec(
         sys.executable,

@@ -7,12 +7,15 @@ from importlib.resources import files
 
 from fencegate.clock import SYSTEM
 from fencegate_demo.exhibit import ArmShown, Exhibit, concluded, exhibit, token_names
+from fencegate_demo.overview import anchor, overview
+from fencegate_demo.plan import NotRun
 from fencegate_demo.stage import Result
 from fencegate_demo.svg import SIGNS, draw
 from fencegate_demo.timeline import TokenNames
 from fencegate_demo.trials.stage import UseResult
-from fencegate_demo.wording import ARMS, SIGN_WORDS
+from fencegate_demo.wording import SIGN_WORDS
 
+MANY = 12
 _BAD = ' class="bad"'
 _PATTERN = (
     '<svg style="position:absolute;width:0;height:0;min-width:0" aria-hidden="true"><defs>'
@@ -33,13 +36,20 @@ _LEGEND = (
 )
 
 
-def page(results: Sequence[Result | UseResult], store: str) -> str:
+def page(results: Sequence[Result | UseResult], not_run: Sequence[NotRun] = ()) -> str:
     """The whole page about these runs."""
     names = token_names(results)
     exhibits = [exhibit(result, names) for result in results]
-    state = "proved" if all(each.proved for each in exhibits) else "failed"
+    stores = ", ".join(dict.fromkeys(each.store for each in exhibits if each.store))
+    proved = all(each.proved for each in exhibits) and not any(each.bad for each in not_run)
+    state = "proved" if proved else "failed"
     made = datetime.fromtimestamp(SYSTEM.now_us() / 1_000_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    sections = "\n".join(map(_section, exhibits))
+    first = {each.name: each for each in reversed(exhibits)}
+    many = len(exhibits) > MANY
+    sections = "\n".join(
+        _section(each, folded=many and (each.is_use or each is not first[each.name])) for each in exhibits
+    )
+    verdicts = overview(exhibits, not_run) if len(exhibits) > 1 or not_run else ""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Fencegate: the demo</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -47,13 +57,14 @@ def page(results: Sequence[Result | UseResult], store: str) -> str:
 {files(__package__).joinpath("report.css").read_text(encoding="utf-8")}</style></head><body>{_PATTERN}<main>
 <h1>A lock tells you that you may write.<br>A fence tells the resource that you may not.</h1>
 <p>{_opening(exhibits)}</p>
-<p class="conclusion {state}">{escape(concluded(results))}</p>
+<p class="conclusion {state}">{escape(concluded(results, not_run))}</p>
+{verdicts}
 {_legend(names, exhibits)}
 {sections}
 <footer>Holders, workers, lock service and gateways were real processes, and every pause was a SIGSTOP longer than the
 lease. The verdict is computed from what was acknowledged and what the resource held at the end, read from the resource
 itself.
-<br>Lock store: {escape(store)}. Made on {made}.</footer>
+<br>Locks in: {escape(stores or "sqlite")}. Made on {made}.</footer>
 </main></body></html>
 """
 
@@ -73,14 +84,18 @@ def _legend(names: TokenNames, exhibits: Sequence[Exhibit]) -> str:
     return f'<ul class="legend">{items}</ul>\n<p class="soft">{first}, and so on; {names.legend}.</p>'
 
 
-def _section(shown: Exhibit) -> str:
-    figures = "\n".join(map(_figure, shown.arms))
-    return f"""<section>
-<h2>{escape(shown.name)} over {escape(shown.resource)}</h2>
-<p>{escape(shown.summary[:1].upper() + shown.summary[1:])}.{_program(shown)}</p>
-{figures}
-{_table(shown)}
-</section>"""
+def _section(shown: Exhibit, *, folded: bool) -> str:
+    """The pictures of a run; where there are many, those that look alike are folded away."""
+    title = f"{escape(shown.name)} over {escape(shown.resource)}"
+    if shown.store not in ("", "sqlite"):
+        title += f", locks in {escape(shown.store)}"
+    pictures = "\n".join([*map(_figure, shown.arms), _table(shown)])
+    about = f"<p>{escape(shown.summary[:1].upper() + shown.summary[1:])}.{_program(shown)}</p>"
+    if folded:  # the anchor is inside, so that a browser that is sent there unfolds it
+        words = f'<b>{title}</b> <span class="{"good" if shown.proved else "bad"}">{escape(shown.arms[0].words)}</span>'
+        inside = f'<section id="{anchor(shown)}">{about}\n{pictures}</section>'
+        return f"<details><summary>{words}</summary>\n{inside}</details>"
+    return f'<section id="{anchor(shown)}">\n<h2>{title}</h2>\n{about}\n{pictures}\n</section>'
 
 
 def _program(shown: Exhibit) -> str:
@@ -92,7 +107,7 @@ def _program(shown: Exhibit) -> str:
 def _figure(arm: ArmShown) -> str:
     return f"""<figure>
 <figcaption><b>{arm.arm}</b> <span class="{"good" if arm.good else "bad"}">{escape(arm.words)}</span>
-<span class="soft">({ARMS[arm.arm]})</span></figcaption>
+<span class="soft">({escape(arm.what)})</span></figcaption>
 {draw(arm.timeline, f"{arm.arm}: {arm.words}")}
 </figure>"""
 

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from fencegate.gateway.resources import ResourceSettings
 from fencegate_demo.processes import START_WITHIN_S, Child, started
 
@@ -33,7 +35,7 @@ async def serving(
 ) -> AsyncIterator[Server]:
     """A gateway to these resources; with a store, it is the lock service as well."""
     config = folder / f"{name.replace(' ', '-')}.toml"
-    config.write_text("".join(_table(settings) for settings in resources), encoding="utf-8")
+    config.write_text("".join(table_of(settings) for settings in resources), encoding="utf-8")
     role = ("--role", "gateway") if store is None else ("--role", "all", "--store", store)
     # What would be unsafe for the user's locks is said, and doesn't matter to ours.
     environment = {"FENCEGATE_ALLOW_UNSAFE_STORE": "1"}
@@ -44,10 +46,16 @@ async def serving(
         yield Server(process, await _url(process))
 
 
-def _table(settings: ResourceSettings) -> str:
-    # A JSON string is a TOML string, as long as nothing outside the basic plane is escaped.
-    url, guard = (json.dumps(text, ensure_ascii=False) for text in (settings.url, settings.guard))
-    return f'[resources."{settings.name}"]\nurl = {url}\nguard = {guard}\nmode = "{settings.mode}"\n'
+def table_of(settings: ResourceSettings) -> str:
+    """What differs from the defaults, as a table of the configuration; `values` tells two kinds apart."""
+    told = msgspec.structs.asdict(settings)
+    defaults = {each.name: each.default for each in msgspec.structs.fields(settings)}
+    given = {
+        name: value for name, value in told.items() if name == "values" or (name != "name" and value != defaults[name])
+    }
+    # A JSON text is a TOML text, as long as nothing outside the basic plane is escaped.
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in given.items()]
+    return "\n".join([f'[resources."{settings.name}"]', *lines, "", ""])
 
 
 async def _url(process: Child) -> str:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from fencegate.clock import SYSTEM
 from fencegate.core.errors import StoreUnavailable
-from fencegate.core.model import DONE, LOCKS
+from fencegate.core.model import DEFAULT_LIMITS, DONE, LOCKS
 from fencegate.core.ports import Ambiguous, Change, Conflict, Entry, Store, TooLate, Unavailable
 from fencegate_lockservice.history_rows import HISTORY, POSITION
 from fencegate_lockservice.opening import reach, told
@@ -49,6 +49,9 @@ async def _clean(store: Store, prefix: str, own: Sequence[str], remarks: list[st
         try:
             await _forget(store, prefix)
             await _remove(store, list((await store.load(own)).items()))
+            if not store.capabilities.lists_settled:
+                minutes = DEFAULT_LIMITS.retention_us // 60_000_000
+                remarks.append(f"what became of the demo's requests goes from the store within {minutes} minutes")
             return
         except (Conflict, TooLate, Ambiguous):  # somebody cleans up too, or nobody knows: look again
             await asyncio.sleep(0.05 * 2**attempt)

@@ -13,9 +13,10 @@ LANE_HEIGHT = 36
 BAR_HEIGHT = 24
 MARKS_HEIGHT = 50
 AXIS_HEIGHT = 30
-CHARACTER = 6.7
+CHARACTER = 7.4
 """About as wide as a character of a label; a label that would not fit is replaced by a shorter one."""
 STEP_US = 250_000
+MARK_WIDTH = 26
 
 SIGNS = {
     "accepted": '<path d="M-4.5 0.5 -1.5 3.5 4.5 -3.5"/>',
@@ -68,11 +69,8 @@ class _Picture:
         yield f'<text class="lane" x="0" y="{middle + 4.5:.1f}">{escape(lane.name)}</text>'
         for span in lane.spans:
             yield self._span(span, middle)
-        free = 0.0
-        for mark in lane.marks:
-            x = max(self._x(mark.at_us), free)
+        for mark, x in zip(lane.marks, _apart([self._x(mark.at_us) for mark in lane.marks]), strict=True):
             yield _mark(mark, x, middle)
-            free = x + 26
 
     def _span(self, span: Span, middle: float) -> str:
         x = self._x(span.start_us)
@@ -86,6 +84,18 @@ class _Picture:
             f'<rect x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{BAR_HEIGHT}" rx="4"/>'
             f'<text x="{x + 8:.1f}" y="{middle + 4.5:.1f}">{escape(label)}</text></g>'
         )
+
+
+def _apart(wanted: list[float]) -> list[float]:
+    """So that no mark hides another: later than wanted, or earlier where the picture ends."""
+    places: list[float] = []
+    for x in wanted:
+        places.append(max(x, places[-1] + MARK_WIDTH) if places else x)
+    end = WIDTH - MARK_WIDTH / 2
+    for number in reversed(range(len(places))):
+        places[number] = min(places[number], end)
+        end = places[number] - MARK_WIDTH
+    return places
 
 
 def _mark(mark: Mark, x: float, middle: float) -> str:

@@ -6,17 +6,21 @@ from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from fencegate_demo.exhibit import ArmShown, Exhibit, concluded, exhibit, token_names
+from fencegate_demo.plan import NotRun
 from fencegate_demo.stage import Result
+from fencegate_demo.terminal_verdicts import verdicts
 from fencegate_demo.timeline import Lane, Mark, Span, Timeline, TokenNames
 from fencegate_demo.trials.stage import UseResult
-from fencegate_demo.wording import ARMS, SIGN_WORDS
+from fencegate_demo.wording import SIGN_WORDS
 
 NAME_COLUMNS = 11
 MAX_COLUMNS = 132
+MANY = 12
+"""More pictures than this are for the report."""
 EDGES = {"lease": ("┣", "┫"), "seen": ("├", "┤")}
 FILL = {"lease": "━", "runs": "─", "waits": "┈", "paused": "░", "seen": "─"}
 SIGN = {"accepted": "✓", "refused": "⊘", "corrupting": "!"}
@@ -24,18 +28,36 @@ MARK_STYLE = {"accepted": "green", "refused": "bold red", "corrupting": "bold wh
 ACTOR_STYLE = {"A": "yellow", "B": "cyan"}
 
 
-def show(console: Console, results: Sequence[Result | UseResult]) -> None:
-    """Everything that there is to see about these runs. Among several, uses are told in the table only."""
+def show(console: Console, results: Sequence[Result | UseResult], not_run: Sequence[NotRun] = ()) -> None:
+    """Everything that there is to see about these runs. Among several, uses are told in the table only; among many, so
+    are scenarios after the first of each."""
     names = token_names(results)
     exhibits = [exhibit(result, names) for result in results]
     several = len(exhibits) > 1
-    for each in exhibits:
-        if not (several and each.is_use):
-            console.print(_run(each, min(console.width, MAX_COLUMNS)))
+    for each in _drawn_ones(exhibits):
+        console.print(_run(each, min(console.width, MAX_COLUMNS)))
     console.print(Padding(_legend(names), (0, 2)))
-    console.print(Padding(_verdicts(exhibits) if several else _verdict(exhibits[0]), (1, 0, 0, 0)))
-    proved = all(each.proved for each in exhibits)
-    console.print(Padding(Text(concluded(results), "bold green" if proved else "bold red"), (1, 2)))
+    console.print(Padding(verdicts(exhibits) if several or not_run else _verdict(exhibits[0]), (1, 0, 0, 0)))
+    if not_run:
+        console.print(Padding(_not_run(not_run), (0, 0, 1, 0)))
+    proved = all(each.proved for each in exhibits) and not any(each.bad for each in not_run)
+    console.print(Padding(Text(concluded(results, not_run), "bold green" if proved else "bold red"), (1, 2)))
+
+
+def _drawn_ones(exhibits: Sequence[Exhibit]) -> list[Exhibit]:
+    if len(exhibits) == 1:
+        return list(exhibits)
+    scenarios = [each for each in exhibits if not each.is_use]
+    if len(exhibits) <= MANY:
+        return scenarios
+    return list({each.name: each for each in reversed(scenarios)}.values())[::-1]
+
+
+def _not_run(not_run: Sequence[NotRun]) -> Table:
+    table = Table("not run", "why", header_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for each in not_run:
+        table.add_row(Text(each.what, "bold red" if each.bad else ""), Text(each.why, "red" if each.bad else "dim"))
+    return table
 
 
 def _run(shown: Exhibit, columns: int) -> RenderableType:
@@ -43,6 +65,8 @@ def _run(shown: Exhibit, columns: int) -> RenderableType:
     for arm in shown.arms:
         parts += [_heading(arm), *_drawn(arm.timeline, columns - 6), Text()]
     title = Text.assemble((shown.name, "bold"), " over ", (shown.resource, "bold"))
+    if shown.store not in ("", "sqlite"):
+        title.append(f", locks in {shown.store}")
     panel = Panel(
         Group(*parts[:-1]), title=title, title_align="left", width=columns, padding=(1, 2), border_style="dim"
     )
@@ -55,7 +79,7 @@ def _heading(arm: ArmShown) -> Text:
     return Text.assemble(
         (f"{arm.arm:<{NAME_COLUMNS}}", "bold"),
         (arm.words, "green" if arm.good else "bold red"),
-        (f"\n{'':<{NAME_COLUMNS}}{ARMS[arm.arm]}", "dim"),
+        (f"\n{'':<{NAME_COLUMNS}}{arm.what}", "dim"),
     )
 
 
@@ -141,31 +165,3 @@ def _verdict(shown: Exhibit) -> Table:
     for name, fenced, unfenced, bad in shown.rows:
         table.add_row(name, fenced, Text(unfenced, "bold red" if bad else ""))
     return table
-
-
-def _verdicts(exhibits: Sequence[Exhibit]) -> Table:
-    columns = Column("scenario", no_wrap=True), Column("resource", overflow="fold", min_width=8), "arm"
-    table = Table(*columns, header_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for name in ("stale", "accepted", "damage"):
-        table.add_column(name, justify="right")
-    table.add_column("in the end")
-    table.add_column("proved")
-    for shown in exhibits:
-        for arm in shown.arms:
-            first = arm is shown.arms[0]
-            table.add_row(
-                shown.name if first else "",
-                shown.resource if first else "",
-                arm.arm,
-                str(arm.stale_writes),
-                _count(arm.stale_accepted),
-                _count(arm.damage),
-                arm.held,
-                (Text("yes", "green") if shown.proved else Text("NO", "bold red")) if first else "",
-                end_section=not first,
-            )
-    return table
-
-
-def _count(number: int) -> Text:
-    return Text(str(number), "bold red" if number else "green")

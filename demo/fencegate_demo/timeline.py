@@ -120,15 +120,21 @@ class _Frame:
         ]
 
     def seen(self) -> list[Span]:
-        """The highest token that the resource has been shown, and by whom: first in a fenced read."""
-        first = [only(Read, self.events, grant.actor)[0] for grant in only(Granted, self.events)]
-        ends_us = [*(read.at_us for read in first[1:]), self.end_us]
+        """The highest token that the resource has been shown, and by whom: in a claim, a fenced read or a write."""
+        first = [self._first_shown(grant) for grant in only(Granted, self.events)]
+        ends_us = [*(shown.at_us for shown in first[1:]), self.end_us]
         return [
             self._span(
-                read.at_us, end_us, "seen", read.actor, f"has seen {self.name(read.token)}", self.name(read.token)
+                shown.at_us, end_us, "seen", shown.actor, f"has seen {self.name(shown.token)}", self.name(shown.token)
             )
-            for read, end_us in zip(first, ends_us, strict=True)
+            for shown, end_us in zip(first, ends_us, strict=True)
         ]
+
+    def _first_shown(self, grant: Granted) -> Granted | Read | Wrote:
+        reads = [read for read in only(Read, self.events, grant.actor) if read.fenced]
+        writes = [write for write in only(Wrote, self.events, grant.actor) if write.acknowledged]
+        shown: list[Granted | Read | Wrote] = [*([grant] if grant.claimed else []), *reads, *writes]
+        return min(shown, key=lambda event: event.at_us)
 
     def holder(self, actor: str) -> list[Span]:
         """Waits for the lock, then runs; a pause, and a wait for an answer that is long, are cut out of that."""

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from fencegate_demo.stage import Outcome, Result
 from fencegate_demo.timeline import MarkKind
 
-ARMS = {"fenced": "the resource compares tokens", "unfenced": "the same workload, the check off"}
 SIGN_WORDS: dict[MarkKind, str] = {
     "accepted": "accepted",
     "refused": "refused: 412 STALE_TOKEN",
@@ -58,5 +57,12 @@ def conclusion(results: Sequence[Result]) -> str:
     lost = sum(len(result.unfenced.verdict.lost) for result in results)
     return (
         f"with fencing tokens every stale write ({sent} of {sent}) was refused by the resource and nothing was "
-        f"lost; without the check {accepted} got in, and {lost} acknowledged updates of the rightful holder vanished."
+        f"lost; without {_missing(results)} {accepted} got in, and {lost} acknowledged updates vanished."
     )
+
+
+def _missing(results: Sequence[Result]) -> str:
+    about_claims = {result.run.scenario.is_about_claims for result in results}
+    if len(about_claims) > 1:
+        return "the check, or the claim,"
+    return "the claim" if True in about_claims else "the check"

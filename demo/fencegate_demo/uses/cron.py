@@ -36,6 +36,7 @@ def daily_report(
 
     @locks.once("cron:daily-report:{day}", ttl=ttl)
     def job(day: str, lease: Lease | None = None) -> bool:
+        assert lease is not None, "`once` gives it"
         with Session(engine) as session, fenced(session, lease):
             if session.scalar(select(Report.id).where(Report.day == day)) is not None:
                 return False

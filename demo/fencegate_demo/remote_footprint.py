@@ -1,0 +1,67 @@
+"""Leaving nothing behind in a user's own Redis or bucket."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from fencegate.core.ports import Key
+from fencegate.gateway.resources import BucketSettings, HashSettings, ResourceSettings, StringSettings
+
+Keys = Callable[[], Sequence[Key]]
+
+
+@asynccontextmanager
+async def traceless_resource(settings: ResourceSettings, keys: Keys) -> AsyncIterator[None]:
+    """Around whatever writes `keys` of this resource, whose name is nobody else's."""
+    if isinstance(settings, BucketSettings):
+        try:
+            yield
+        finally:
+            await _empty(settings)
+    elif isinstance(settings, StringSettings | HashSettings):
+        async with _redis(settings, keys):
+            yield
+    else:
+        yield
+
+
+async def _empty(settings: BucketSettings) -> None:
+    """The prefix is one of ours inside the user's."""
+    from fencegate_adapters.objects.bucket.blobs import Blobs
+    from fencegate_adapters.objects.bucket.url import BucketUrl
+
+    blobs = Blobs(settings.name, BucketUrl.parse(settings.name, settings.url), settings.timeout_s)
+    try:
+        for found in [found async for found in blobs.keys("")]:
+            await blobs.delete(found)
+    finally:
+        await blobs.close()
+
+
+@asynccontextmanager
+async def _redis(settings: StringSettings | HashSettings, keys: Keys) -> AsyncIterator[None]:
+    from fencegate_adapters.redis import names, url
+    from fencegate_adapters.redis.link import link_to
+
+    link = link_to(url.parse(settings.name, settings.url), settings.timeout_s)
+    try:
+        new = not await link.ask("EXISTS", names.BORN)
+        try:
+            yield
+        finally:
+            await link.ask("DEL", names.index_name(settings.name), names.record_name(settings.name))
+            for key in keys():
+                await link.ask("DEL", *_names(settings, key))
+            if new:  # it was no resource of anybody's before
+                await link.ask("DEL", names.BORN, names.FLOOR)
+    finally:
+        await link.close()
+
+
+def _names(settings: StringSettings | HashSettings, key: Key) -> list[str]:
+    """All that is kept about a key."""
+    from fencegate_adapters.redis import names, url
+
+    address = url.parse(settings.name, settings.url)
+    value = names.value_name(address.prefix, names.name_of(key))
+    lock = settings.guard_rule.lock_key(key)
+    return [value, names.ABOUT + value, *(names.fence_name(lock, mode) for mode in ("enforce", "shadow"))]

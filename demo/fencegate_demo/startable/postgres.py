@@ -1,0 +1,158 @@
+"""A real PostgreSQL, on a free port, with its data in a folder of its own."""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psycopg
+
+from fencegate.clock import SYSTEM, sleep_s
+from fencegate_demo.startable.ports import free_port
+
+START_WITHIN_S = 60.0
+USER = "fencegate"
+DATABASE = "postgres"
+
+
+def binaries() -> Path | None:
+    """The folder with `postgres` and `initdb` of the newest version that is installed."""
+    on_path = shutil.which("initdb")
+    if on_path is not None:
+        return Path(on_path).resolve().parent
+    folders = [folder for folder in Path("/usr/lib/postgresql").glob("*/bin") if (folder / "initdb").exists()]
+    return max(folders, key=lambda folder: float(folder.parent.name), default=None)
+
+
+def missing() -> str | None:
+    """Why there is no PostgreSQL; None when there is."""
+    if binaries() is None:
+        return "no PostgreSQL server: install it (Debian: apt-get install postgresql), or put initdb on PATH"
+    if os.geteuid() == 0 and other_user() is None:
+        return "PostgreSQL does not run as root, and there is no user 'postgres' or 'nobody' to run it as"
+    return None
+
+
+def other_user() -> pwd.struct_passwd | None:
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    return None
+
+
+class PostgresServer:
+    """`start`, `kill`, `stop`, `resume`, `terminate`; it can be started again on the same port and data."""
+
+    def __init__(self, **settings: str) -> None:
+        # Directly under the temporary folder: the one of a test is closed to other users.
+        self.folder = Path(tempfile.mkdtemp(prefix="fencegate-postgres-"))
+        self.data = self.folder / "data"
+        self.port = free_port()
+        self._settings = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "max_connections": "150",
+            "shared_buffers": "16MB",
+            "max_wal_size": "256MB",
+            **settings,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._user = other_user() if os.geteuid() == 0 else None
+        if self._user is not None:
+            os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://{USER}@127.0.0.1:{self.port}/{DATABASE}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def command(self, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
+        """Run one of its programs, as the user that it runs as."""
+        folder = binaries()
+        assert folder is not None
+        user = {} if self._user is None else {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
+        with (self.folder / "log").open("ab") as out:
+            run = [str(folder / program), *arguments]
+            started: subprocess.Popen[bytes] = subprocess.Popen(  # type: ignore[call-overload]
+                run, cwd=self.folder, stdout=out, stderr=out, start_new_session=True, **user
+            )
+            return started
+
+    def start(self) -> None:
+        if not self.data.exists():
+            arguments = ["-D", str(self.data), "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
+            assert self.command("initdb", *arguments).wait() == 0, self.log()
+        settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        self._process = self.command("postgres", "-D", str(self.data), "-p", str(self.port), *settings)
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        until = SYSTEM.monotonic_us() / 1_000_000 + START_WITHIN_S
+        while True:
+            try:
+                psycopg.connect(self.url, connect_timeout=5).close()
+                return
+            except psycopg.OperationalError:
+                assert self._process is not None
+                assert self._process.poll() is None, self.log()
+                assert SYSTEM.monotonic_us() / 1_000_000 < until, self.log()
+                sleep_s(0.05)
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")[-4000:]
+
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(statement, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def standby(self, address: str) -> "PostgresServer":
+        """Another server that follows this one, which it reaches by `address`; not started yet."""
+        found = PostgresServer(**self._settings)
+        host, _, port = address.rpartition(":")
+        copy = ["-h", host, "-p", port, "-U", USER, "-D", str(found.data), "-R", "-X", "stream", "-c", "fast", "-N"]
+        assert found.command("pg_basebackup", *copy).wait() == 0, found.log()
+        return found
+
+    def _processes(self) -> Iterator[int]:
+        """The server and its backends, each of which is the leader of a session of its own."""
+        yield self.pid
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        yield from map(int, children.read_text().split())
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in list(self._processes()):
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+
+    def kill(self) -> None:
+        """kill -9 of all of it, and wait until it is gone."""
+        if self._process is not None and self._process.poll() is None:
+            os.kill(self.pid, signal.SIGSTOP)  # so that it starts nothing meanwhile
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """Gone for good, with its data."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
