@@ -6,17 +6,21 @@ READY  := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test servers lint format bench serve clean
+.PHONY: help demo test model servers lint format bench serve clean
 
 help:           ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
 demo: $(READY)  ## prove the point: a paused holder's write is refused
-	$(BIN)/fencegate demo --all
+	$(BIN)/fencegate demo --all --embedded
 
 test: $(READY)  ## the whole test suite
 	@$(BIN)/python tests/install_servers.py --in-ci
+	@$(BIN)/python -m compileall -q fencegate lockservice adapters demo # once, and not in each of a thousand processes
 	$(BIN)/python -m pytest -n 5 --no-loadscope-reorder
+
+model: $(READY) ## look at every order of the protocol's steps, and at what each bug in it leads to (needs spin and a C compiler)
+	@$(BIN)/python -m tests.model
 
 servers: $(READY) ## install the Debian servers that tests need, as root (else those tests are skipped)
 	@$(BIN)/python tests/install_servers.py

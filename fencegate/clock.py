@@ -7,6 +7,8 @@ import os
 import random
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -112,6 +114,22 @@ class ManualClock:
 
 
 SYSTEM = SystemClock()
+
+
+def seeded(seed: int | str) -> random.Random:
+    """Chance that can be repeated, for simulations."""
+    return random.Random(seed)  # noqa: S311 - repeatable on purpose
+
+
+@contextmanager
+def repeatable(seed: int | str) -> Iterator[None]:
+    """While a simulation runs, libraries that roll dice of their own (to spread retries) roll the same each time."""
+    before = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
 
 
 def sleep_s(seconds: float) -> None:

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from fencegate.clock import SYSTEM, Clock
 from fencegate.core.errors import FencegateError, ResourceUnavailable, StoreUnavailable, UnsafeConfiguration
-from fencegate.core.ports import Capabilities, Finding, Store, Unavailable
-from fencegate.gateway.resources import ResourceSettings, build
+from fencegate.core.ports import Capabilities, Finding, Guarantee, Resource, Store, Unavailable
+from fencegate.gateway.resources import FolderSettings, ResourceSettings, build
 from fencegate.settings import Settings
 from fencegate_lockservice.opening import reach
 from fencegate_lockservice.route_record import ENTRY, Remembered, check, check_distinct, remembered, table_of
@@ -24,6 +24,8 @@ ROUND_TRIPS = 5
 REACH_WITHIN_S = 30.0
 ANSWER_WITHIN_S = 10.0
 
+_SOME_LOCK = "fencegate-doctor"
+"""The lock key of a fence that nobody raises."""
 _CANT: Mapping[str, str] = {
     "clock": "has no clock for leases: one ends when a replica has watched it unchanged for long enough",
     "several_keys": "commits one lock at a time: no multi, no sessions, no hierarchical locks, no history",
@@ -67,12 +69,12 @@ def worst(examined: Sequence[Examined]) -> Level:
 
 
 async def examine(settings: Settings, clock: Clock = SYSTEM) -> list[Examined]:
-    """Everything that these settings name. Nothing is made that isn't there."""
+    """Everything that these settings name. What is embedded and not there is not made; the rest is opened."""
     found = [_settings(settings)]
     if settings.role != "gateway":
         found += await _stores(settings.store, clock)
     if settings.role != "lockservice":
-        found += [await _resource(resource) for resource in settings.resources.values()]
+        found += await asyncio.gather(*(_resource(resource, clock) for resource in settings.resources.values()))
     return found
 
 
@@ -193,16 +195,21 @@ def _missing_file(url: str) -> bool:
 # --- resources ---
 
 
-async def _resource(settings: ResourceSettings) -> Examined:
+async def _resource(settings: ResourceSettings, clock: Clock) -> Examined:
     examined = Examined("resource", f"{settings.name}  {without_secrets(settings.url)}", f"guard {settings.guard}")
-    if _missing_file(settings.url) or (settings.kind == "objects" and not settings.folder.exists()):
+    if settings.origin:
+        examined.facts["configured in"] = settings.origin
+    if _missing_file(settings.url) or (isinstance(settings, FolderSettings) and not settings.folder.exists()):
         examined.found("fine", "is not there yet; `fencegate serve` makes it")
         return examined
-    resource = build(settings)
+    try:
+        resource = build(settings)
+    except UnsafeConfiguration as error:
+        examined.found("unsafe", error.detail)
+        return examined
     try:
         async with asyncio.timeout(REACH_WITHIN_S):
-            await resource.open()
-        _look_at_guarantee(settings, examined, resource.guarantee.kind, resource.guarantee.durability)
+            await _opened_resource(settings, resource, examined, clock)
     except UnsafeConfiguration as error:
         examined.found("unsafe", error.detail)
     except (ResourceUnavailable, TimeoutError) as error:
@@ -214,10 +221,27 @@ async def _resource(settings: ResourceSettings) -> Examined:
     return examined
 
 
-def _look_at_guarantee(settings: ResourceSettings, examined: Examined, kind: str, durability: str) -> None:
-    if kind == "atomic":
-        examined.found("fine", f"check and write are one step; marks: {durability}")
+async def _opened_resource(settings: ResourceSettings, resource: Resource, examined: Examined, clock: Clock) -> None:
+    """It is opened as by `serve`, with all that this checks: durability, eviction, conditions that are honoured."""
+    began_us = clock.monotonic_us()
+    await resource.open()
+    examined.facts["reached in"] = f"{(clock.monotonic_us() - began_us) / 1000:.1f} ms"
+    trips = []
+    for _ in range(ROUND_TRIPS):
+        began_us = clock.monotonic_us()
+        await resource.mark(_SOME_LOCK)
+        trips.append(clock.monotonic_us() - began_us)
+    examined.facts["round trip"] = f"{median(trips) / 1000:.2f} ms"
+    _look_at_guarantee(settings, examined, resource.guarantee)
+
+
+def _look_at_guarantee(settings: ResourceSettings, examined: Examined, guarantee: Guarantee) -> None:
+    if guarantee.kind == "atomic":
+        level: Literal["fine", "warning"] = "warning" if "WARNING" in guarantee.durability else "fine"
+        examined.found(level, f"check and write are one step; marks: {guarantee.durability}")
     else:
-        examined.found("warning", f"best effort: a stale write may slip through; marks: {durability}")
+        examined.found("warning", f"best effort: a stale write may slip through; marks: {guarantee.durability}")
     if settings.mode == "shadow":
         examined.found("warning", "shadow mode: stale writes are counted, not refused", "mode = 'enforce' refuses them")
+    if not settings.issuer:
+        examined.facts["tokens"] = "any issuer's (issuer = true refuses those far beyond now)"

@@ -13,17 +13,21 @@ def setting(name: str) -> str | None:
     >>> setting("no_such_thing") is None
     True
     """
-    variable = f"FENCEGATE_{name.upper()}"
-    value = os.environ.get(variable)
+    return variable(f"FENCEGATE_{name.upper()}")
+
+
+def variable(name: str) -> str | None:
+    """The variable `name`, or what is in the file that `<name>_FILE` names."""
+    value = os.environ.get(name)
     if value is not None:
         return value
-    path = os.environ.get(f"{variable}_FILE")
+    path = os.environ.get(f"{name}_FILE")
     if not path:
         return None
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UnsafeConfiguration(f"{variable}_FILE: {path} can't be read ({error})") from None
+        raise UnsafeConfiguration(f"{name}_FILE: {path} can't be read ({error})") from None
 
 
 def environment_with(variables: Mapping[str, str]) -> dict[str, str]:

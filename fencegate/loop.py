@@ -5,7 +5,9 @@ every lock call cost a tenth of it.
 """
 
 import asyncio
+import os
 import threading
+from threading import get_ident
 
 _here = threading.local()
 
@@ -13,6 +15,16 @@ _here = threading.local()
 def running_loop() -> asyncio.AbstractEventLoop:
     """The event loop that runs in this thread; RuntimeError when none does."""
     loop: asyncio.AbstractEventLoop | None = getattr(_here, "loop", None)
-    if loop is None or not loop.is_running():
+    # Not `is_running`: it may run in another thread by now. A loop that does not tell where is looked for each time.
+    if loop is None or getattr(loop, "_thread_id", None) != get_ident():
         loop = _here.loop = asyncio.get_running_loop()
     return loop
+
+
+def _forget() -> None:
+    """In a child that was forked while a loop ran: that one is the parent's, and says for ever that it runs."""
+    _here.loop = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,21 +1,24 @@
 """What `fencegate serve` is told: by flags, then `FENCEGATE_…` variables, then a TOML file, then defaults."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+from fencegate.config_file import ConfigFile
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.env import setting
-from fencegate.gateway.resources import ResourceSettings
+from fencegate.gateway.kinds.common import unknown
+from fencegate.gateway.resources import BadSetting, ResourceSettings, UpstreamSettings
 from fencegate_lockservice.config import LockSettings
 from fencegate_lockservice.routes import Routes
+from fencegate_lockservice.stores import check_supported
 
 Role = Literal["all", "lockservice", "gateway"]
 DEFAULT_LISTEN = "127.0.0.1:7420"
 DEFAULT_DATA = Path(".fencegate")
-_KNOWN = frozenset({"listen", "store", "data", "role", "locks", "resources"})
+MAX_RESOURCES = 1000
+_KNOWN = ["listen", "store", "data", "role", "locks", "resources"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class Settings:
     resources: Mapping[str, ResourceSettings] = field(default_factory=dict)
     locks: LockSettings = field(default_factory=LockSettings)
     folder: Path | None = None
-    """Where the resources are that there are by default; None when others were named."""
+    """Where the embedded resources, and the fences of services, are; None when there are none."""
 
 
 def read(
@@ -40,60 +43,30 @@ def read(
     config: Path | None = None,
 ) -> Settings:
     """Put the settings together; UnsafeConfiguration says what is wrong and where."""
-    config = config or _path(setting("config"))
-    table = _file(config) if config is not None else {}
-    host, port = _address(listen or setting("listen") or _text(table, "listen") or DEFAULT_LISTEN)
-    chosen = _role(role or setting("role") or _text(table, "role") or "all")
-    folder = (data or _path(setting("data")) or _path(_text(table, "data")) or DEFAULT_DATA).absolute()
-    routes = _routes(store, table.get("store")) or Routes.of([f"sqlite:///{folder / 'locks.db'}"])
-    locks = LockSettings.of(table.get("locks"), setting)
-    resources = _resources(table.get("resources"), folder)
-    return Settings(host, port, chosen, routes, resources, locks, folder if "resources" not in table else None)
+    file = ConfigFile(config or _path(setting("config")))
+    for name in file.table:
+        if name not in _KNOWN:
+            raise file.wrong(unknown(name, _KNOWN), name)
+    host, port = _address(*_chosen("listen", listen, file), file)
+    chosen = _role(*_chosen("role", role, file), file)
+    folder = (data or _path(setting("data")) or _path(_text(file, "data")) or DEFAULT_DATA).absolute()
+    routes = _routes(store, file) or Routes.of([f"sqlite:///{folder / 'locks.db'}"])
+    locks = _locks(file)
+    resources = _resources(file, folder)
+    embedded = any(_is_in(folder, each) for each in resources.values())
+    return Settings(host, port, chosen, routes, resources, locks, folder if embedded else None)
 
 
-def _routes(flags: Sequence[str] | None, in_file: Any) -> Routes | None:
-    """From the flags, else the variable, else the file; routes of two of these are never mixed."""
-    if flags:
-        return Routes.of(flags)
-    if variable := setting("store"):
-        return Routes.in_text(variable)
-    if isinstance(in_file, str) and in_file:
-        return Routes.in_text(in_file)
-    if isinstance(in_file, Mapping):
-        return Routes.in_table(in_file)
-    if in_file:
-        raise UnsafeConfiguration("store: must be a URL, or a table of prefixes and URLs")
-    return None
+def _chosen(name: str, flag: str | None, file: ConfigFile) -> tuple[str | None, bool]:
+    """The text of a setting, and whether it comes from the file."""
+    given = flag or setting(name)
+    return (given, False) if given else (_text(file, name), True)
 
 
-def _resources(tables: Any, folder: Path) -> dict[str, ResourceSettings]:
-    if tables is None:
-        tables = {
-            "rows": {"url": f"sqlite:///{folder / 'rows.db'}"},
-            "objects": {"url": f"file://{folder / 'objects'}"},
-        }
-    if not isinstance(tables, Mapping) or not all(isinstance(table, Mapping) for table in tables.values()):
-        raise UnsafeConfiguration("resources: each is a table of its own: [resources.accounts]")
-    return {name: ResourceSettings.of(name, table) for name, table in tables.items()}
-
-
-def _file(path: Path) -> Mapping[str, Any]:
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UnsafeConfiguration(f"{path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UnsafeConfiguration(f"{path}: {error}") from None
-    unknown = sorted(set(table) - _KNOWN)
-    if unknown:
-        raise UnsafeConfiguration(f"{path}: {unknown[0]!r} is not a setting; there are {', '.join(sorted(_KNOWN))}")
-    return table
-
-
-def _text(table: Mapping[str, Any], name: str) -> str | None:
-    value = table.get(name)
+def _text(file: ConfigFile, name: str) -> str | None:
+    value = file.table.get(name)
     if value is not None and not isinstance(value, str):
-        raise UnsafeConfiguration(f"{name}: must be a string")
+        raise file.wrong(f"{name}: must be a string", name)
     return value
 
 
@@ -101,14 +74,113 @@ def _path(text: str | None) -> Path | None:
     return Path(text) if text else None
 
 
-def _role(text: str) -> Role:
+def _role(text: str | None, in_file: bool, file: ConfigFile) -> Role:
+    text = text or "all"
     if text not in get_args(Role):
-        raise UnsafeConfiguration(f"role: {text!r} is not one of {', '.join(get_args(Role))}")
+        detail = f"role: {text!r} is not one of {', '.join(get_args(Role))}"
+        raise file.wrong(detail, "role") if in_file else UnsafeConfiguration(detail)
     return cast(Role, text)
 
 
-def _address(text: str) -> tuple[str, int]:
+def _address(text: str | None, in_file: bool, file: ConfigFile) -> tuple[str, int]:
+    text = text or DEFAULT_LISTEN
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise UnsafeConfiguration(f"listen: {text!r} is not HOST:PORT, such as {DEFAULT_LISTEN}")
+        detail = f"listen: {text!r} is not HOST:PORT, such as {DEFAULT_LISTEN}"
+        raise file.wrong(detail, "listen") if in_file else UnsafeConfiguration(detail)
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+# --- locks -----------------------------------------------------------------------------------------------------------
+
+
+def _routes(flags: Sequence[str] | None, file: ConfigFile) -> Routes | None:
+    """From the flags, else the variable, else the file; routes of two of these are never mixed."""
+    if flags:
+        return Routes.of(flags)
+    if variable := setting("store"):
+        return Routes.in_text(variable)
+    if not file.table.get("store"):
+        return None
+    for prefix in _table(file.table["store"]):
+        file.fill_in("store", prefix)
+    file.fill_in("store")
+    in_file = file.table["store"]
+    with file.blamed("store"):
+        if isinstance(in_file, str):
+            return _supported(Routes.in_text(in_file))
+        if isinstance(in_file, Mapping):
+            for prefix in in_file:
+                with file.blamed("store", prefix):
+                    _supported(Routes.in_table({prefix: in_file[prefix]}))
+            return Routes.in_table(in_file)
+        raise UnsafeConfiguration("store: must be a URL, or a table of prefixes and URLs")
+
+
+def _supported(routes: Routes) -> Routes:
+    """Judged while the line is known; whoever opens them later knows only a URL."""
+    for url in routes.stores:
+        check_supported(url)
+    return routes
+
+
+def _locks(file: ConfigFile) -> LockSettings:
+    try:
+        return LockSettings.of(file.table.get("locks"), setting)
+    except UnsafeConfiguration as error:
+        name = error.detail.partition(":")[0].removeprefix("locks.")
+        if name in _table(file.table.get("locks")) and setting(name) is None:
+            raise file.wrong(error.detail, "locks", name) from None
+        if name == "locks":
+            raise file.wrong(error.detail, "locks") from None
+        raise
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+# --- resources -------------------------------------------------------------------------------------------------------
+
+
+def _resources(file: ConfigFile, folder: Path) -> dict[str, ResourceSettings]:
+    if "resources" not in file.table:
+        file.table["resources"] = {
+            "rows": {"url": f"sqlite:///{folder / 'rows.db'}"},
+            "objects": {"url": f"file://{folder / 'objects'}"},
+        }
+    tables = file.table["resources"]
+    if not isinstance(tables, Mapping):
+        raise file.wrong("resources: each is a table of its own: [resources.accounts]", "resources")
+    if len(tables) > MAX_RESOURCES:
+        raise file.wrong(f"resources: there may be at most {MAX_RESOURCES}", "resources")
+    found: dict[str, ResourceSettings] = {}
+    names: dict[tuple[str, ...], str] = {}
+    for name in tables:
+        found[name] = _resource(file, name, folder)
+        twin = names.setdefault(found[name].data, name)
+        if twin != name:
+            two = f"is the same data as {twin!r}: it would have two locks, and neither would protect it; name it once"
+            raise file.wrong(f"resource {name!r}: {two}", "resources", name)
+    return found
+
+
+def _resource(file: ConfigFile, name: str, folder: Path) -> ResourceSettings:
+    place = ("resources", name)
+    table = file.table["resources"][name]
+    if not isinstance(table, dict):
+        raise file.wrong(f"resources: {name!r} must be a table of its own: [resources.accounts]", *place)
+    if str(table.get("url")).startswith(("http:", "https:")):
+        table.setdefault("fence", f"sqlite:///{folder / name}.fence.db")
+    for url in ("url", "fence"):
+        if url in table:
+            file.fill_in(*place, url)
+    try:
+        return ResourceSettings.of(name, table, file.where(*place))
+    except BadSetting as error:
+        raise file.wrong(error.detail, *place, *error.place) from None
+
+
+def _is_in(folder: Path, resource: ResourceSettings) -> bool:
+    fence = resource.fence if isinstance(resource, UpstreamSettings) else None
+    return any(f"{folder}/" in (url or "") for url in (resource.url, fence))

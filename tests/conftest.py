@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,15 @@ for _name in [name for name in os.environ if name.startswith("FENCEGATE_") and n
     del os.environ[_name]
 for _name in ("no_proxy", "NO_PROXY"):
     os.environ[_name] = ",".join(filter(None, (os.environ.get(_name), "127.0.0.1", "localhost")))
+
+# Else every worker, and every one of the thousand processes that they start, compiles all of the code anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# A client of httpx reads the certificates of all authorities, which takes it 50 ms, unless it is told of a folder. No
+# test needs them: what speaks TLS here brings its own.
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
 # Every run tries the same examples, however busy the machine is; FENCEGATE_EXAMPLES asks for a search by chance.
 hypothesis.settings.register_profile(

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 WITHIN_S = 300
+AZURITE = "3.35.0"
 POLICY = Path("/usr/sbin/policy-rc.d")
 """Debian asks it whether a service may be started: 101 is no."""
 APT = [
@@ -31,7 +32,8 @@ APT = [
 
 
 def missing() -> list[str]:
-    """The Debian packages of the servers that are not here, and of the compiler that moves their clocks."""
+    """The Debian packages of the servers that are not here, of the compiler that moves their clocks, and of the model
+    checker."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
     there = {
         "postgresql": shutil.which("initdb") or any(Path("/usr/lib/postgresql").glob("*/bin/initdb")),
@@ -42,6 +44,7 @@ def missing() -> list[str]:
         "libslf4j-java": Path("/usr/share/java/slf4j-simple.jar").exists(),
         "gcc": shutil.which("cc"),
         "libc6-dev": shutil.which("cc"),
+        "spin": shutil.which("spin"),
     }
     return [package for package, found in there.items() if not found]
 
@@ -75,6 +78,21 @@ def apt(*arguments: str) -> bool:
     return done.returncode == 0
 
 
+def install_azurite() -> None:
+    """The one server that comes from npm, where there is one."""
+    if shutil.which("npm") is None or shutil.which("azurite-blob") is not None:
+        return
+    print("servers: installing azurite by npm for the tests", flush=True)
+    command = ["npm", "install", "--global", "--silent", "--no-fund", "--no-audit", f"azurite@{AZURITE}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(f"servers: npm: {error}")
+        return
+    if done.returncode:
+        print(f"servers: npm could not install azurite: {done.stderr.strip()[-500:]}")
+
+
 def install(packages: list[str]) -> None:
     start = time.monotonic()
     print(f"servers: installing {', '.join(packages)} for the tests; their services are not started", flush=True)
@@ -90,12 +108,15 @@ def install(packages: list[str]) -> None:
 
 def main() -> None:
     packages = missing()
-    if not packages:
-        return
     in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
     if "--in-ci" in sys.argv[1:] and not in_ci:
-        print(f"servers: without {', '.join(packages)} some tests are skipped; `make servers` installs them")
-    elif os.geteuid() != 0 or shutil.which("apt-get") is None:
+        if packages:
+            print(f"servers: without {', '.join(packages)} some tests are skipped; `make servers` installs them")
+        return
+    install_azurite()
+    if not packages:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
         print(f"servers: {', '.join(packages)} can't be installed without root and apt-get; some tests are skipped")
     else:
         install(packages)

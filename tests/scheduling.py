@@ -8,17 +8,27 @@ import pytest
 LONGEST = ("test_kill", "test_demo_uses", "test_demo", "test_serve", "test_run", "test_machine_stateful")
 
 
+DATABASES = ("rows", "sql", "protect", "middleware_databases", "upstream")
+"""Tests of resources that run over PostgreSQL and MariaDB; one worker starts those for all of them."""
+
+
 def group(nodeid: str) -> str:
-    """What shares servers: the tests of a store, or else those of a file."""
+    """What shares servers: the tests of a store or of a kind of resource, or else those of a file."""
     path = PurePosixPath(nodeid.partition("::")[0])
+    name = path.stem.removeprefix("test_")
+    kind = name.partition("_")[0]
     if path.parent.name == "stores":
-        return f"store {path.stem.removeprefix('test_').partition('_')[0]}"
+        return f"store {kind}"
+    if path.parent.name == "resources":
+        return "resource databases" if name in DATABASES or kind in DATABASES[:3] else f"resource {kind}"
     return nodeid if path.stem == "test_kill" else path.stem
 
 
 def turn(nodeid: str) -> int:
     path = PurePosixPath(nodeid.partition("::")[0])
     if path.parent.name == "stores":
+        return -2
+    if group(nodeid) in ("resource databases", "resource bucket"):
         return -1
     return LONGEST.index(path.stem) if path.stem in LONGEST else len(LONGEST)
 

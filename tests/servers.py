@@ -4,22 +4,22 @@ They are forked from a process that has imported everything already: a server is
 a test can afford to kill hundreds. `test_serve.py` starts the installed command itself.
 """
 
-import contextlib
 import multiprocessing
 import os
 import signal
-import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from fencegate_demo.startable.ports import kept_address
+
+__all__ = ["MakeServer", "Server", "kept_address", "start_server"]
+
 _forkserver = multiprocessing.get_context("forkserver")
-_forkserver.set_forkserver_preload(
-    ["fencegate.cli", "fencegate.serve.server", "fencegate_adapters.sql", "fencegate_adapters.objects", "uvloop"]
-)
+_forkserver.set_forkserver_preload(["tests.preloaded"])
 
 
 @dataclass
@@ -67,22 +67,6 @@ def start_server(data: Path, *arguments: str, listen: str = "127.0.0.1:0", **env
                 return Server(url, process, data)
     process.join()
     raise AssertionError(f"the server did not start: {errors.read_text()}")
-
-
-@contextlib.contextmanager
-def kept_address() -> Iterator[str]:
-    """An address for a server that is started again on it: nobody else is given the port while that server is down.
-
-    A socket that is bound and does not listen keeps it. Linux lets a server listen there all the same; elsewhere the
-    port is only likely to be free.
-    """
-    with socket.socket() as keeper:
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        keeper.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{keeper.getsockname()[1]}"
-        if sys.platform != "linux":
-            keeper.close()
-        yield address
 
 
 def _run(command: list[str], environment: dict[str, str], out: Connection, errors: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import fencegate.sync
 from fencegate import (
     FencegateError,
     InvalidInput,
@@ -69,6 +70,14 @@ async def test_try_hold_gives_none_where_hold_raises(locks: Locks, rival: Locks,
         assert await rival.try_hold(key) is None
     async with rival.try_hold(key) as other:
         assert other is not None
+
+
+async def test_whoever_takes_the_handle_for_the_lease_is_told_and_does_not_go_on_without_the_lock(key: str) -> None:
+    with fencegate.sync.connect("memory://") as locks, pytest.raises(TypeError, match=r"with.*acquire\(\)"):
+        assert locks.try_hold(key)
+    async with connect("memory://") as own:
+        with pytest.raises(TypeError, match=r"async with.*await"):
+            assert own.try_hold(key)
 
 
 async def test_without_a_block_a_handle_is_acquired_and_released(locks: Locks, key: str) -> None:

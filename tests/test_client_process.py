@@ -303,6 +303,35 @@ def _in_child(locks: Locks, lease: fencegate.Lease, key: str) -> None:
     asyncio.run(main())
 
 
+def test_an_event_loop_that_moved_to_another_thread_is_not_taken_for_the_one_that_runs_here(key: str) -> None:
+    async def own() -> None:
+        async with connect("memory://") as locks, locks.hold(key, ttl=5) as lease:
+            lease.ensure_held()
+
+    moved = asyncio.new_event_loop()
+    moved.run_until_complete(own())
+    thread = threading.Thread(target=moved.run_forever)
+    runs = threading.Event()
+    moved.call_soon(runs.set)
+    thread.start()
+    try:
+        assert runs.wait(30)
+        asyncio.run(own())
+    finally:
+        moved.call_soon_threadsafe(moved.stop)
+        thread.join(30)
+        moved.close()
+
+
+async def test_a_child_forked_by_a_running_event_loop_uses_the_loop_that_it_runs_itself(key: str) -> None:
+    async def own() -> None:
+        async with connect("memory://") as locks, locks.hold(key, ttl=5) as lease:
+            lease.ensure_held()
+
+    await own()  # so that this thread knows its event loop
+    in_fork(lambda: asyncio.run(own()))
+
+
 def test_a_forked_child_is_refused_the_parents_embedded_store_at_once(tmp_path: Path, key: str) -> None:
     locks = sync.connect(f"sqlite:///{tmp_path}/locks.db")
     handle = locks.hold(key, ttl=30)

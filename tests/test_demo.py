@@ -18,9 +18,9 @@ import pytest
 
 from fencegate_demo.events import Event, Granted, Read, Wrote
 from fencegate_demo.holdings import Holding
-from fencegate_demo.plan import Run, make_plan
+from fencegate_demo.plan import Run, Wishes, make_plan
 from fencegate_demo.stage import perform
-from fencegate_demo.timeline import TokenNames
+from fencegate_demo.timeline import TokenNames, draw_up
 from fencegate_demo.verdict import is_proved, judge
 
 COMMAND = [sys.executable, "-c", "from fencegate.cli import main; main()", "demo"]
@@ -142,7 +142,7 @@ def _wait_for_a_stopped_child(pid: int) -> list[str]:
 
 
 def test_the_list_names_every_scenario() -> None:
-    names = ["gc-pause", "gateway-pause", *USES]
+    names = ["gc-pause", "gateway-pause", "first-write", *USES]
     assert [line.split()[0] for line in demo("--list").stdout.splitlines()] == names
     assert [each["name"] for each in last_line(demo("--list", "--json"))["scenarios"]] == names
 
@@ -154,6 +154,7 @@ def test_the_list_names_every_scenario() -> None:
         (["inventory", "--resource", "rows"], "a resource of its own"),
         (["--resource", "nonsense"], "resource"),
         (["--resource", "gopher://x"], "gopher"),
+        (["--resource", "http://127.0.0.1:1/"], "'service' runs one of its own"),
         (["--store", "gopher://x"], "gopher"),
         (["--report", "/no/such/folder/report.html"], "report"),
         (["--nonsense"], "--nonsense"),
@@ -171,10 +172,9 @@ def test_bad_usage_is_told_in_words_with_exit_code_2(arguments: list[str], named
 
 
 async def test_nothing_is_proved_when_the_fence_of_the_fenced_arm_is_off(tmp_path: Path) -> None:
-    plan = make_plan("gc-pause", None, None, False, tmp_path)
+    plan = make_plan(Wishes("gc-pause"), tmp_path)
     (result,) = await perform(
         replace(plan, runs=[_sabotaged(run) for run in plan.runs]),
-        f"sqlite:///{tmp_path / 'locks.db'}",
         tmp_path,
         lambda _trial, _event: None,
     )
@@ -198,6 +198,29 @@ def overtaken(*, acknowledged: bool) -> list[Event]:
         Wrote(63, "B", 9, 62, "B1", True),
         Wrote(80, "A", 5, 4, "A2", acknowledged),
     ]
+
+
+def unheard_of() -> list[Event]:
+    """A (token 5) writes A1; B (token 9) reads without showing its token; A writes A2; B writes what it made of A1."""
+    return [
+        Granted(1, "A", 5, 0, 50),
+        Wrote(3, "A", 5, 2, "A1", True),
+        Granted(60, "B", 9, 59, 99),
+        Read(61, "B", 9, ("A1",), fenced=False),
+        Wrote(70, "A", 5, 69, "A2", True),
+        Wrote(80, "B", 9, 79, "B1", True),
+    ]
+
+
+def test_a_write_is_stale_when_the_newer_holder_had_read_although_the_resource_had_not_heard_of_it() -> None:
+    verdict = judge(unheard_of(), Holding("B", ("A1", "B1")))
+    assert (verdict.stale_writes, verdict.stale_accepted, verdict.lost) == (1, 1, ("A2",))
+
+
+def test_the_picture_shows_what_the_fence_was_shown_and_not_who_only_read() -> None:
+    (drawn,) = draw_up([unheard_of()], TokenNames([5, 9]))
+    (fence,) = [lane for lane in drawn.lanes if lane.name == "fence"]
+    assert [(span.actor, span.start_us) for span in fence.spans] == [("A", 3), ("B", 80)]
 
 
 def test_a_write_is_stale_when_the_resource_had_seen_a_higher_token_before_it_answered() -> None:
@@ -224,6 +247,18 @@ def test_a_proof_needs_stale_writes_in_both_arms() -> None:
     assert not is_proved(kept, calm)
     assert not is_proved(kept, kept)
     assert not is_proved(lost, lost)
+
+
+def test_a_resource_that_lets_nobody_in_proves_nothing() -> None:
+    events: list[Event] = [
+        Wrote(3, "A", 5, 2, "A1", True),
+        Read(61, "B", 9, ("A1",)),
+        Wrote(63, "B", 9, 62, "B1", False),
+        Wrote(80, "A", 5, 4, "A2", False),
+    ]
+    refused = judge(events, Holding("A", ("A1",)))
+    assert (refused.stale_writes, refused.stale_accepted, refused.lost) == (1, 0, ())
+    assert not is_proved(refused, judge(overtaken(acknowledged=True), Holding("A", ("A1", "A2"))))
 
 
 def test_tokens_are_shortened_so_that_their_order_is_still_seen() -> None:

@@ -52,16 +52,21 @@ MUST_HOLD: dict[str, dict[str, int | str]] = {
 
 
 def test_every_scenario_over_every_resource_and_every_use_is_proved() -> None:
-    done = demo("--all", "--json")
+    done = demo("--all", "--embedded", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     told = last_line(done)
     assert told["proved"] is True
-    scenarios, found = told["scenarios"][:4], told["scenarios"][4:]
+    scenarios, found = told["scenarios"][:9], told["scenarios"][9:]
     assert [(each["scenario"], each["resource"]) for each in scenarios] == [
         ("gc-pause", "rows"),
         ("gc-pause", "objects"),
+        ("gc-pause", "service"),
         ("gateway-pause", "rows"),
         ("gateway-pause", "objects"),
+        ("gateway-pause", "service"),
+        ("first-write", "rows"),
+        ("first-write", "objects"),
+        ("first-write", "service"),
     ]
     for each in scenarios:
         assert_proved(each)

@@ -33,7 +33,7 @@ from fencegate.core.model import (
     floor_entry,
     lock_entry,
 )
-from fencegate.core.ports import Ambiguous, Change, Interval, Store
+from fencegate.core.ports import Ambiguous, Change, Conflict, Interval, Store
 from fencegate.engine import Engine
 from fencegate.engine import known as known_module
 from fencegate.engine import lanes as lanes_module
@@ -662,3 +662,59 @@ async def test_whoever_asked_does_not_wait_for_ever_for_what_became_of_a_lost_co
         unsure.slow = False
         async with asyncio.timeout(30):
             await Caller(engine, "B").acquire("k", wait_s=20)  # and the next ones are served
+
+
+class Overtaken(FaultyStore):
+    """Somebody else was faster, so many times."""
+
+    times = 0
+    lost = 0
+
+    async def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> None:
+        if self.lost < self.times:
+            self.lost += 1
+            raise Conflict
+        await super().commit(changes, log, not_after_us)
+
+
+async def test_whoever_is_overtaken_more_than_a_dozen_times_goes_on_for_a_while(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes_module, "TRY_FOR_US", 60_000_000)  # a busy machine may stand still for the usual three
+    overtaken = Overtaken(store)
+    async with engines(overtaken) as (engine,):
+        overtaken.times = lanes_module.TRIES + 6
+        await Caller(engine, "A").acquire("k")
+        assert overtaken.lost == overtaken.times
+
+
+async def test_whoever_is_overtaken_without_end_is_told_that_nothing_was_done(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes_module, "TRY_FOR_US", 0)
+    overtaken = Overtaken(store)
+    async with engines(overtaken) as (engine,):
+        overtaken.times = 10_000
+        with pytest.raises(StoreUnavailable, match="too much is going on"):
+            await Caller(engine, "A").acquire("k")
+        assert lanes_module.TRIES <= overtaken.lost <= lanes_module.TRIES + 1  # and the first, on what was known
+        overtaken.times = 0
+        await Caller(engine, "B").acquire("k")
+
+
+async def test_work_that_is_ended_with_the_process_is_told_as_unknown_and_not_logged_as_an_error(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    unsure = SlowAndUnsure(store)
+    async with engines(unsure) as (engine,):
+        unsure.slow = True
+        asking = asyncio.ensure_future(Caller(engine, "A").acquire("k"))
+        async with asyncio.timeout(30):
+            while not engine._lanes._slow:
+                await asyncio.sleep(0.01)
+        for task in engine._lanes._slow:  # as the loop does with what is left when it ends
+            task.cancel()
+        with pytest.raises(OutcomeUnknown, match="stopping"):
+            await asking
+        unsure.slow = False
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []

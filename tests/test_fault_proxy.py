@@ -88,11 +88,11 @@ async def connect(proxy: FaultProxy) -> Line:
     return Line(*await asyncio.open_connection(host, int(port)))
 
 
-async def connected(proxy: FaultProxy) -> Line:
+async def connected(proxy: FaultProxy, first: bytes = b"hello") -> Line:
     """A line over which something was said already."""
     line = await connect(proxy)
-    line.say(b"hello")
-    await line.hears(b"hello")
+    line.say(first)
+    await line.hears(first)
     return line
 
 
@@ -177,6 +177,18 @@ async def test_a_cut_resets_every_connection_and_every_new_one_until_it_passes_a
         await connected(proxy)
     proxy.pass_()
     await connected(proxy)
+
+
+async def test_whoever_says_so_at_first_is_cut_off_and_nobody_else(proxy: FaultProxy) -> None:
+    theirs, others = await connected(proxy, b"From: a\n"), await connected(proxy, b"From: b\n")
+    proxy.cut_whoever(b"From: a\n")
+    await theirs.is_cut()
+    others.say(b"From: a\n")  # not at first
+    await others.hears(b"From: a\n")
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await connected(proxy, b"From: a\n")
+    proxy.pass_()
+    await connected(proxy, b"From: a\n")
 
 
 async def test_a_reset_is_for_those_who_are_connected(proxy: FaultProxy) -> None:

@@ -1,12 +1,17 @@
 """Who follows a log that was lost, or has become another one, is told so: in the feed, and by what keeps it up."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
+import pytest
+
 from fencegate.core.ports import Changes, LogEntry, Unavailable
 from fencegate.feed import Feed
+from fencegate_lockservice.stores import following as following_module
 from fencegate_lockservice.stores.following import Following
+from tests.eventually import eventually
 
 
 def line(revision: int) -> LogEntry:
@@ -103,3 +108,33 @@ async def test_a_tail_that_says_once_that_lines_are_gone_resets_all_who_follow()
     for stream in streams:
         await stream.aclose()
     await following.close()
+
+
+async def test_a_log_that_can_not_be_read_for_a_while_is_told_of_once_and_not_at_each_try(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following_module, "AGAIN_AFTER_S", 0.001)
+    caplog.set_level(logging.WARNING, "fencegate.store")  # the command line, called in this process, makes it quiet
+    tries = 0
+
+    async def tail(_since: int) -> AsyncIterator[Sequence[LogEntry] | None]:
+        nonlocal tries
+        tries += 1
+        if tries == 20:
+            yield [LogEntry(1, 0, "k", b"")]
+        raise Unavailable(f"no answer to {tries}")
+
+    async def newest() -> int:
+        return 0
+
+    async def read_log(_since: int, _limit: int) -> Sequence[LogEntry] | None:
+        return []
+
+    following = Following(tail, newest, read_log)
+    stream = following.changes(None)
+    await anext(stream)
+    await eventually(lambda: tries > 40)
+    await stream.aclose()
+    await following.close()
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert said == [f"the change log can't be read: no answer to {number}" for number in (1, 20)]

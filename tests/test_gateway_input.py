@@ -499,14 +499,14 @@ async def test_a_prefix_never_climbs_out_of_the_folder(thin: ThinApp, prefix: by
 # --- settings --------------------------------------------------------------------------------------------------------
 
 UNSAFE: list[dict[str, Any]] = [
-    {}, {"url": "s3://bucket/prefix"}, {"url": ""}, {"url": "/tmp/x"}, {"url": "sqlite://"},
+    {}, {"url": "s3:///prefix"}, {"url": ""}, {"url": "/tmp/x"}, {"url": "sqlite://"},
     {"url": "sqlite:///:memory:"}, {"url": "file://host/x"}, {"url": "file:x"}, {"url": "file:///x", "table": "t"},
     {"url": "file:///x", "key": ["id"]}, {"url": "file:///x", "layout": "pointer"}, {"url": "file:///x", "layout": "?"},
     {"url": "file:///x", "guard": "job:{tenant}"}, {"url": "file:///x", "guard": "job:{key"},
     {"url": "file:///x", "mode": "off"}, {"url": "file:///x", "max_bytes": 0}, {"url": "file:///x", "max_bytes": "1"},
     {"url": "file:///x", "issuer": "yes"}, {"url": "file:///x", "nope": 1}, {"url": "sqlite:///x.db", "table": "t"},
     {"url": "sqlite:///x.db", "key": "id"}, {"url": "sqlite:///x.db", "layout": "framed"},
-    {"url": "postgresql://user:hunter2@db/x"},
+    {"url": "postgres://user:hunter2@db/x"},
 ]  # fmt: skip
 
 

@@ -104,3 +104,14 @@ def test_a_repeat_with_the_same_request_id_gets_the_same_lock(http: httpx.Client
     first = acquire(http, root, hierarchical=True, requestId=root)
     again = acquire(http, root, hierarchical=True, requestId=root)
     assert (again["lockToken"], again["fencingToken"]) == (first["lockToken"], first["fencingToken"])
+
+
+@pytest.mark.parametrize("body", [{}, {"hierarchical": True}, {"waitMillis": 100}])
+def test_whoever_is_kept_out_from_above_is_told_by_whom_and_for_how_long(
+    http: httpx.Client, root: str, body: dict[str, Any]
+) -> None:
+    acquire(http, root, hierarchical=True, ownerId="above", ttlMillis=60_000)
+    refused = acquire(http, f"{root}/b", **body)
+    assert (refused["error"], refused["currentOwner"]) == ("LOCK_ALREADY_HELD", "above")
+    assert 30_000 < refused["retryAfterMillis"] <= 60_000
+    assert "'above'" in refused["detail"]

@@ -73,6 +73,21 @@ def test_a_second_owner_is_refused_and_told_who_holds_it(http: httpx.Client, key
     assert int(answer.headers["retry-after"]) >= 1
 
 
+def test_the_refusal_names_the_lock_and_its_holder_in_words_too(http: httpx.Client, key: str) -> None:
+    acquire(http, key, ownerId="first")
+    detail = acquire(http, key, ownerId="second").json()["detail"]
+    assert repr(key) in detail
+    assert "'first'" in detail
+
+
+def test_where_a_pause_keeps_the_lock_closed_there_is_no_owner_and_that_is_said(http: httpx.Client, key: str) -> None:
+    acquire(http, key, ownerId="first", ttlMillis=60_000, lockDelayMillis=60_000)
+    assert http.post(f"/v1/locks/{key}/force-release", json={"reason": "gone"}).status_code == 200
+    problem = acquire(http, key, ownerId="second").json()
+    assert (problem["error"], problem["currentOwner"]) == ("LOCK_ALREADY_HELD", None)
+    assert problem["retryAfterMillis"] > 30_000
+
+
 def test_tokens_rise_over_release_and_acquire(http: httpx.Client, key: str) -> None:
     tokens = []
     for _ in range(20):

@@ -281,3 +281,21 @@ def test_moving_a_record_moves_every_time_in_it_and_nothing_else(record: Record)
         moves = name in times and before
         assert after == (before + 1000 if moves and isinstance(before, int) else before), name
     assert shifted(record, 0) is record
+
+
+async def test_a_holder_who_is_told_again_by_a_replica_that_saw_it_late_holds_it_alone(store: Clockless) -> None:
+    """The late one tells of more time than those who saw it early would give; so they have to hear of it."""
+    async with replica(store, "A") as a, replica(store, "B") as b:
+        hold = await a.acquire("k", ttl_s=2, name="once")
+        await heard(store, a, "lock/k")
+        await asyncio.sleep(1.2)
+        observed = b.engine._lanes.observed
+        assert observed is not None
+        observed._seen.clear()  # as if no news had come: it counts from what it loads now
+        b.engine._lanes.known.forget(["lock/k"])
+        asked_us = SYSTEM.monotonic_us()
+        again = await Caller(b.engine, "A").acquire("k", ttl_s=2, name="once")
+        until_us = asked_us + again.expires_us - b.engine.now().latest
+        assert again.token == hold.token
+        await a.acquire("k", wait_s=20, name="the next")
+        assert SYSTEM.monotonic_us() >= until_us

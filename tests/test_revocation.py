@@ -36,6 +36,19 @@ def test_the_holder_is_told_at_its_renewal_and_loses_the_lock_when_the_grace_is_
     assert "deploy" in lost["detail"]
 
 
+def test_nobody_is_told_that_they_hold_it_for_longer_than_until_it_is_taken(http: httpx.Client, key: str) -> None:
+    body = {"ttlMillis": 60_000, "requestId": "one"}
+    grant = post(http, f"{key}/acquire", **body)
+    taken_at = post(http, f"{key}/force-release", reason="deploy", graceMillis=20_000)["takenAt"]
+    renewed = post(http, f"{key}/renew", lockToken=grant["lockToken"])
+    again = post(http, f"{key}/acquire", **body)
+    status = http.get(f"/v1/locks/{key}").json()
+    for answer in (renewed, again, status, *status["holders"]):
+        assert answer["expiresAt"] <= taken_at
+        assert answer.get("remainingMillis", 0) <= 20_000
+    assert again["lockToken"] == grant["lockToken"]
+
+
 def test_a_holder_who_lets_go_in_time_ends_the_matter(http: httpx.Client, key: str) -> None:
     grant = post(http, f"{key}/acquire")
     post(http, f"{key}/force-release", reason="deploy", graceMillis=60_000)

@@ -48,9 +48,10 @@ STOPPED_INSIDE = (
 from sqlalchemy import event
 rows = opened()
 
-@event.listens_for(rows._engine, "savepoint")
-def stop(connection, name):
-    signal.raise_signal(signal.SIGSTOP)
+@event.listens_for(rows._engine, "before_cursor_execute")
+def stop(connection, cursor, statement, *_):
+    if statement.startswith("INSERT INTO rows"):
+        signal.raise_signal(signal.SIGSTOP)
 
 write(rows, 7, "k", {"of": 7})
 say("written")

@@ -94,6 +94,19 @@ def test_sigterm_sends_waiters_away_at_once_and_exits_with_0(command: Command) -
     assert [(status, problem["error"]) for status, problem, _ in answers] == [(503, "SHUTTING_DOWN")] * 6
 
 
+_STUCK = """
+import concurrent.futures, threading
+from fencegate.serve.server import end_at_the_latest
+concurrent.futures.ThreadPoolExecutor(1).submit(threading.Event().wait)
+end_at_the_latest(0.1, lambda: 0)
+"""
+
+
+def test_a_thread_that_waits_for_ever_does_not_keep_a_process_that_is_to_end() -> None:
+    ended = subprocess.run([sys.executable, "-c", _STUCK], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, "stood still" in ended.stderr) == (0, True), ended.stderr
+
+
 def test_what_was_granted_is_held_after_a_restart_and_tokens_go_on(command: Command, tmp_path: Path) -> None:
     with httpx.Client(base_url=command.url, timeout=30) as http:
         first = http.post("/v1/locks/a/acquire", json={"ownerId": "holder", "ttlMillis": 600_000}).json()

@@ -1,6 +1,7 @@
 """What the demo leaves in a user's own lock store: nothing, or it says what."""
 
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from fencegate_lockservice.opening import open_service
 from fencegate_lockservice.routes import Routes
 from fencegate_lockservice.stores import close_store, open_store
 from fencegate_lockservice.stores.memory import MemoryStore
+from tests.real import redis as real
 
 URL = "memory://footprint"
 PREFIX = "demo-12ab"
@@ -27,9 +29,9 @@ async def keys(store: Store) -> list[str]:
     return [key for key, _ in await store.scan("", "", 10_000)]
 
 
-async def use(prefix: str, count: int = 1) -> None:
+async def use(prefix: str, count: int = 1, url: str = URL) -> None:
     """Take and give back locks of these names, and write their history."""
-    service = await open_service(Routes.of([URL]), LockSettings())
+    service = await open_service(Routes.of([url]), LockSettings())
     for number in range(count):
         lock_key = f"cron:{prefix}-x:{number}"
         grant = await service.acquire(lock_key, {})
@@ -73,6 +75,22 @@ async def test_a_store_that_never_removes_records_keeps_them_and_that_is_said(
     assert await keys(store) != []
     assert "never removes" in remarks[0]
     assert PREFIX in remarks[0]
+
+
+async def test_what_a_store_does_not_list_goes_by_itself_and_that_is_said(tmp_path: Path) -> None:
+    if reason := real.missing():
+        pytest.skip(reason)
+    server = real.RedisServer(tmp_path).start()
+    try:
+        remarks: list[str] = []
+        async with traceless_store(server.url, PREFIX, remarks):
+            await use(PREFIX, url=server.url)
+        left = [name for name in server.ask("KEYS", "*").decode().split("\r\n") if PREFIX in name]
+        assert left
+        assert all(0 < int(server.ask("PTTL", name).strip(b":\r\n")) <= 600_000 for name in left)
+        assert "within 10 minutes" in remarks[-1]
+    finally:
+        server.terminate()
 
 
 async def test_somebody_else_who_changes_what_is_removed_is_no_harm(

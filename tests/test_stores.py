@@ -236,9 +236,15 @@ async def test_one_url_is_one_store_until_its_last_user_lets_go(url: str, path: 
     await SqliteStore(path).close()
 
 
-@pytest.mark.parametrize("bad", ["", "sqlite:", "sqlite://", "sqlite:///", "radish://a", "/tmp/x", "SQLITE:///x"])
+@pytest.mark.parametrize("bad", ["", "sqlite:", "radish://a", "/tmp/x", "SQLITE:///x"])
 async def test_a_store_that_is_not_known_is_refused(bad: str) -> None:
     with pytest.raises(UnsafeConfiguration, match="not supported"):
+        await stores.open_store(bad)
+
+
+@pytest.mark.parametrize("bad", ["sqlite://", "sqlite:///"])
+async def test_a_store_without_a_file_is_refused(bad: str) -> None:
+    with pytest.raises(UnsafeConfiguration, match="names no file"):
         await stores.open_store(bad)
 
 
@@ -484,3 +490,9 @@ async def test_a_writer_of_sqlite_that_cannot_be_started_is_a_clear_refusal(
         with pytest.raises(UnsafeConfiguration, match="start"):
             SqliteStore(path)
     assert open_files() == before
+
+
+@pytest.mark.parametrize("url", ["sqlite://x", "sqlite://", "sqlite:///"])
+async def test_a_url_of_sqlite_that_names_no_file_is_said_to_name_none(url: str) -> None:
+    with pytest.raises(UnsafeConfiguration, match="names no file: write sqlite:///PATH"):
+        await stores.open_store(url)

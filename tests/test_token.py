@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fencegate.core.errors import InvalidToken, StaleToken
 from fencegate.core.fence import admit
-from fencegate.core.token import MAX_TOKEN, Token
+from fencegate.core.token import MAX_TOKEN, Token, token_headers
 
 tokens = st.integers(1, MAX_TOKEN)
 
@@ -72,3 +72,13 @@ def test_equal_is_admitted_and_one_less_is_not() -> None:
     assert admit(2**53 + 1, 2**53 + 1) == 2**53 + 1
     with pytest.raises(StaleToken):
         admit(2**53, 2**53 + 1)
+
+
+@pytest.mark.parametrize("lock_key", ["job:x", "a, b", "a/b#3"])
+def test_a_token_goes_with_the_name_of_its_lock(lock_key: str) -> None:
+    assert token_headers("34", lock_key) == {"Fencing-Token": "34", "Fencing-Lock": lock_key}
+
+
+@pytest.mark.parametrize("lock_key", [" job", "job ", "jób", "\u3000job"])
+def test_a_lock_that_no_header_can_name_is_not_named(lock_key: str) -> None:
+    assert token_headers("34", lock_key) == {"Fencing-Token": "34"}

@@ -190,6 +190,17 @@ async def test_looking_below_may_take_longer_than_a_pending_lock_lasts(store: Me
         assert above.token > max(hold.token for hold in holds)
 
 
+async def test_a_reader_joins_another_as_soon_as_the_writer_above_them_gives_up(engine: Engine) -> None:
+    caller = Caller(engine, "A")
+    await caller.acquire("a/b", ttl_s=600, terms=SHARED)
+    above = asyncio.ensure_future(Caller(engine, "W").acquire("a", wait_s=60, terms=ABOVE))
+    await until(lambda: is_pending(engine, "a"))
+    joining = asyncio.ensure_future(Caller(engine, "B").acquire("a/b", wait_s=600, terms=SHARED))
+    await caller.until_waiting("a/b", "B")
+    above.cancel()
+    await soon(joining)
+
+
 # --- the change stream, and time -------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,11 @@
 import threading
 from typing import Any, Literal, assert_type
 
+import httpx
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session as SqlSession
+
 import fencegate
 import fencegate.sync
 from fencegate import (
@@ -23,6 +28,9 @@ from fencegate import (
     WatchEvent,
     connect,
 )
+from fencegate.httpx import GatewayKey, GatewayResource, LeaseAuth
+from fencegate.middleware import Fence, require_fence, try_fence
+from fencegate.sql import claimable
 
 
 async def async_client() -> None:
@@ -141,6 +149,36 @@ def sync_client() -> None:
     with fencegate.sync.connect() as entered:
         assert_type(entered, fencegate.sync.Locks)
     locks.close()
+
+
+async def claims(engine: Engine, async_engine: AsyncEngine) -> None:
+    class Own:
+        async def claim(self, lock_key: str, token: int) -> None: ...
+
+    accounts = GatewayResource("http://127.0.0.1:7420/v1/resources/accounts", timeout=3)
+    assert_type(accounts.key("acme", "7"), GatewayKey)
+    locks = connect()
+    locks.hold("a", claim=[accounts.key("7"), accounts.url, claimable(engine), claimable(async_engine), Own()])
+    locks.hold_all(["a", "b"], claim={"a": [claimable(engine)]})
+    locks.lead("service", claim=[accounts])
+    locks.hold("a", claim=[3])  # type: ignore[list-item]
+    with fencegate.sync.connect().hold("a", claim=[claimable(engine)]) as lease:
+        httpx.Client(auth=LeaseAuth(lease, httpx.BasicAuth("me", "secret")))
+    async with locks.hold("a") as async_lease:
+        httpx.AsyncClient(auth=LeaseAuth(async_lease))
+
+
+async def fences(sync_session: SqlSession, async_session: AsyncSession) -> None:
+    fence = require_fence("acct:7")
+    assert_type(fence, Fence)
+    assert_type(fence.token, Token)
+    assert_type(try_fence("acct:7"), Fence | None)
+    assert_type(fence.headers(), dict[str, str])
+    with fence.enforce(sync_session) as entered:
+        assert_type(entered, SqlSession)
+    async with fence.enforce(async_session) as entered_async:
+        assert_type(entered_async, AsyncSession)
+    assert_type(await fence.enforce(async_session), AsyncSession)
 
 
 def errors(error: LockHeld) -> fencegate.FencegateError:

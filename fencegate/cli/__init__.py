@@ -7,12 +7,13 @@ from typing import Annotated, NoReturn
 import typer
 from rich.markup import escape
 
-from fencegate.cli import demo, doctor, fence, history, locks, run, serve, watch
+from fencegate.cli import demo, doctor, fence, history, locks, protect, run, serve, verify, watch
 from fencegate.cli.options import err
 from fencegate.core.errors import (
     FencegateError,
     InvalidInput,
     OutcomeUnknown,
+    ResourceUnavailable,
     StoreUnavailable,
     UnsafeConfiguration,
 )
@@ -33,8 +34,10 @@ app.command()(locks.status)
 app.command("force-release")(locks.force_release)
 app.command()(watch.watch)
 app.command()(history.history)
+app.command()(protect.protect)
 app.command()(doctor.doctor)
 app.command()(demo.demo)
+app.command()(verify.verify)
 app.add_typer(fence.app, name="fence")
 
 
@@ -66,6 +69,6 @@ def main() -> None:
 
 def _fail(error: FencegateError) -> NoReturn:
     err.print(f"[bold red]{error.wire_code}[/] {escape(error.detail)}", highlight=False, soft_wrap=True)
-    if isinstance(error, StoreUnavailable | OutcomeUnknown):
+    if isinstance(error, StoreUnavailable | OutcomeUnknown | ResourceUnavailable):
         sys.exit(3)
     sys.exit(2 if isinstance(error, UnsafeConfiguration | InvalidInput) else 1)

@@ -1,14 +1,16 @@
 """`fencegate history`: who held a lock, from when to when, and how that ended."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from fencegate.cli.options import Json, Url, out, print_json
-from fencegate.client.history import LockHistory, PastHold
+
+if TYPE_CHECKING:
+    from fencegate.client.history import LockHistory, PastHold
 
 _COLOURS = {None: "bold yellow", "released": "green", "expired": "red", "forced": "bold red"}
 
@@ -32,7 +34,7 @@ def history(
         out.print("[yellow]Something may be missing[/]: the history was switched off, or behind, for some time.")
 
 
-def _table(found: LockHistory) -> Table:
+def _table(found: "LockHistory") -> Table:
     table = Table(header_style="bold")
     table.add_column("owner", overflow="fold", min_width=12)
     for name in ("token", "from", "to"):
@@ -46,13 +48,13 @@ def _table(found: LockHistory) -> Table:
     return table
 
 
-def _kind(hold: PastHold) -> str:
+def _kind(hold: "PastHold") -> str:
     if hold.slot is not None:
         return f" [dim](slot {hold.slot})[/]"
     return " [dim](shared)[/]" if hold.mode == "shared" else ""
 
 
-def _times(hold: PastHold) -> tuple[str, str]:
+def _times(hold: "PastHold") -> tuple[str, str]:
     """In the reader's own time, to the second; the day is said twice only where it changed. JSON has the rest."""
     begin = datetime.fromtimestamp(hold.acquired_at)
     if hold.ended_at is None:
@@ -62,7 +64,7 @@ def _times(hold: PastHold) -> tuple[str, str]:
     return f"{begin:%m-%d %H:%M:%S}", until
 
 
-def _told(found: LockHistory) -> dict[str, Any]:
+def _told(found: "LockHistory") -> dict[str, Any]:
     """As the REST call tells it."""
     holds = []
     for hold in found:

@@ -25,7 +25,8 @@ def serve(
     from fencegate.serve import serve as run
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    for chatty in ("uvicorn", "alembic.runtime.plugins"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     logging.getLogger("fencegate.store").setLevel(logging.NOTSET)
     wanted = settings.read(listen=listen, role=role, store=store, data=data, config=config)
     run(wanted, lambda line: print(line, flush=True))

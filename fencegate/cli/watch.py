@@ -1,13 +1,15 @@
 """`fencegate watch`: what happens to locks, as it happens."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from fencegate.cli.options import Json, Url, out, print_json
-from fencegate.client.watch import WatchEvent
+
+if TYPE_CHECKING:
+    from fencegate.client.watch import WatchEvent
 
 _COLOURS = {"acquired": "green", "expired": "red", "forced": "red", "revoked": "red", "reset": "bold red"}
 
@@ -31,7 +33,7 @@ def watch(
             out.file.flush()
 
 
-def _told(event: WatchEvent) -> dict[str, str | int]:
+def _told(event: "WatchEvent") -> dict[str, str | int]:
     """As the server's stream tells it."""
     told: dict[str, str | int] = {"event": event.kind, "id": str(event.id)}
     if event.kind != "reset":
@@ -43,7 +45,7 @@ def _told(event: WatchEvent) -> dict[str, str | int]:
     return told
 
 
-def _line(event: WatchEvent) -> str:
+def _line(event: "WatchEvent") -> str:
     colour = _COLOURS.get(event.kind, "bold")
     if event.kind == "reset":
         return f"[{colour}]reset[/]     {escape(event.reason or '')}"

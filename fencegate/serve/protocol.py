@@ -11,14 +11,20 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from fencegate.web.asgi import ABORT, Reply, answered
+from fencegate.web.asgi import ABORT, Headers, Reply, answered
 
 Hot = Callable[[bytes, bytes], Awaitable[Reply] | None]
 """Given raw path and body of a POST: its answer; None when it has to go the long way."""
+HotWrite = Callable[[str, bytes, Headers, bytes], Awaitable[Reply] | None]
+"""The same of a PUT or PATCH: given its method, raw path, headers and body."""
 
 # There is one way only to read a header, else the time to refuse many of them would double with each.
 _HEAD = re.compile(
     rb"POST (/v1/[!$-;=@-Z_a-z~%]{1,2048}) HTTP/1\.1\r\n((?:[0-9A-Za-z-]{1,64}:[\x20-\x7e\t]*\r\n){1,32})\r\n"
+)
+_WRITE_HEAD = re.compile(
+    rb"(PUT|PATCH) (/v1/resources/[!$-;=@-Z_a-z~%]{1,2048}) HTTP/1\.1\r\n"
+    rb"((?:[0-9A-Za-z-]{1,64}:[\x20-\x7e\t]*\r\n){1,32})\r\n"
 )
 _LENGTH = re.compile(rb"(?:^|\n)content-length:[ \t]*([0-9]{1,6})[ \t]*\r")
 # Whatever changes where a message ends, or what becomes of the connection, is not plain.
@@ -28,23 +34,39 @@ _NOT_PLAIN = re.compile(rb"(?:^|\n)(?:transfer-encoding|expect|upgrade|te|traile
 def plain_post(data: bytes) -> tuple[bytes, bytes] | None:
     """Raw path and body, if `data` is exactly one POST in its plainest form."""
     head = _HEAD.match(data)
-    if head is None:
+    if head is None or not _is_one(data, head):
         return None
-    headers = head[2].lower()
+    return head[1], data[head.end() :]
+
+
+def plain_write(data: bytes) -> tuple[str, bytes, Headers, bytes] | None:
+    """Method, raw path, headers and body, if `data` is exactly one PUT or PATCH of a resource in its plainest form."""
+    head = _WRITE_HEAD.match(data)
+    if head is None or not _is_one(data, head):
+        return None
+    lines = (line.partition(b":") for line in head[3].split(b"\r\n")[:-1])
+    headers = [(name.lower(), value.strip(b" \t")) for name, _, value in lines]
+    return head[1].decode(), head[2], headers, data[head.end() :]
+
+
+def _is_one(data: bytes, head: re.Match[bytes]) -> bool:
+    """Whether what follows the head is its body, all of it and nothing else."""
+    headers = head[head.re.groups].lower()
     lengths = _LENGTH.findall(headers)
     if len(lengths) != 1 or headers.count(b"content-length") != 1 or _NOT_PLAIN.search(headers) is not None:
-        return None
-    body = data[head.end() :]
-    return (head[1], body) if len(body) == int(lengths[0]) else None
+        return False
+    return len(data) - head.end() == int(lengths[0])
 
 
 class ShortWayProtocol(HttpToolsProtocol):
     """See the head of this file. One request at a time goes the short way; what comes meanwhile waits for it."""
 
-    def __init__(self, *args: Any, hot: Hot, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, hot: Hot, hot_write: HotWrite | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._hot = hot
+        self._hot_write = hot_write
         self._in_message = False
+        self._in_head = False
         self._answering = False
         self._stopping = False
         self._waiting = b""
@@ -54,8 +76,18 @@ class ShortWayProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_message = True
+        self._in_head = True
         super().on_message_begin()
         self.scope["extensions"] = {ABORT: {"cut": self.transport.abort}}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # The trailer of a chunked body comes here too, and would become headers that no proxy before us has seen.
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._in_message = False
@@ -70,8 +102,7 @@ class ShortWayProtocol(HttpToolsProtocol):
         # Whoever reads no answers goes the long way, which waits for that.
         between = not self._in_message and (self.cycle is None or self.cycle.response_complete)
         if between and not self.flow.write_paused:
-            request = plain_post(data)
-            answer = self._hot(*request) if request is not None else None
+            answer = self._short(data)
             if answer is not None:
                 self._unset_keepalive_if_required()
                 self._answering = True
@@ -81,15 +112,27 @@ class ShortWayProtocol(HttpToolsProtocol):
                 return
         super().data_received(data)
 
+    def _short(self, data: bytes) -> Awaitable[Reply] | None:
+        request = plain_post(data)
+        if request is not None:
+            return self._hot(*request)
+        write = plain_write(data) if self._hot_write is not None else None
+        return self._hot_write(*write) if write is not None and self._hot_write is not None else None
+
     async def _answer(self, answer: Awaitable[Reply]) -> None:
         reply = await answered(answer, b"a hot call")
         self._answering = False
         if self.transport.is_closing():
             return
-        headers = [*self.server_state.default_headers, (b"content-type", reply.content_type), *reply.headers]
+        headers = [*self.server_state.default_headers, *reply.headers]
         body = cast(bytes, reply.body)
+        if body:
+            headers.append((b"content-type", reply.content_type))
+        if reply.status != 204:
+            headers.append((b"content-length", b"%d" % len(body)))
         lines = b"".join(b"%b: %b\r\n" % header for header in headers)
-        self.transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (STATUS_LINE[reply.status], lines, len(body), body))
+        whole = cast(_OneWrite, self.transport)
+        whole.write_whole(b"%b%b\r\n%b" % (STATUS_LINE[reply.status], lines, body))
         if self._stopping:
             self.transport.close()
             return
@@ -128,6 +171,11 @@ class _OneWrite:
             self._head = data
             self._loop.call_soon(self._flush)
             return
+        self._transport.write(data)
+
+    def write_whole(self, data: bytes) -> None:
+        """An answer that nothing follows, though it may look like a head."""
+        self._flush()
         self._transport.write(data)
 
     def close(self) -> None:

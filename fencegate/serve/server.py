@@ -3,8 +3,11 @@
 import asyncio
 import contextlib
 import gc
+import logging
+import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
@@ -19,6 +22,10 @@ from fencegate.serve.protocol import ShortWayProtocol
 from fencegate.settings import Settings
 
 DRAIN_S = 6
+STOP_WITHIN_S = 9.5
+"""From the signal to the end of the process; 10 s are promised."""
+
+log = logging.getLogger("fencegate.serve")
 
 
 class _Server(uvicorn.Server):
@@ -54,7 +61,7 @@ async def _serve(settings: Settings, sock: socket.socket, say: Callable[[str], N
     app = Application(settings)
     config = uvicorn.Config(
         app,
-        http=cast(Any, partial(ShortWayProtocol, hot=app.hot)),
+        http=cast(Any, partial(ShortWayProtocol, hot=app.hot, hot_write=app.hot_write)),
         lifespan="off",
         ws="none",
         access_log=False,
@@ -69,6 +76,8 @@ async def _serve(settings: Settings, sock: socket.socket, say: Callable[[str], N
     stopping: list[asyncio.Task[None]] = []
 
     def stop() -> None:
+        if not stopping:
+            end_at_the_latest(STOP_WITHIN_S, lambda: 0 if app.failure is None else 1)
         stopping.append(loop.create_task(app.stop_waiting()))
         server.should_exit = True
 
@@ -79,6 +88,18 @@ async def _serve(settings: Settings, sock: socket.socket, say: Callable[[str], N
         await server.serve(sockets=[sock])
     if app.failure is not None:
         raise app.failure
+
+
+def end_at_the_latest(within_s: float, code: Callable[[], int]) -> None:
+    """A database that stands still keeps the threads that wait for it, and they would keep this process."""
+
+    def end() -> None:
+        log.warning("something stood still for %g s and is left as it is; what it was writing may come to be", within_s)
+        os._exit(code())
+
+    timer = threading.Timer(within_s, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _announce(settings: Settings, sock: socket.socket, say: Callable[[str], None]) -> None:

@@ -19,6 +19,12 @@ def by(store: Store, within_us: int = MINUTE_US) -> int:
     return (now.latest if now is not None else SYSTEM.now_us()) + within_us
 
 
+def is_past(store: Store, time_us: int) -> bool:
+    """Whether that time is over for the store, however wide the interval in which its clock is known to be."""
+    now = store.now()
+    return (now.earliest if now is not None else SYSTEM.now_us()) > time_us
+
+
 def put(key: str, expected: str | None = None, value: bytes = b"{}", keep_until_us: int | None = None) -> Change:
     return Change(key, expected, SYSTEM.random_id(), value, keep_until_us=keep_until_us)
 

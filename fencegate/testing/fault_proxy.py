@@ -37,6 +37,7 @@ class FaultProxy:
         self.to_cut = 0
         self.cut_after = b""
         self.refusing = False
+        self.unwanted = b""
         self.delay_s: dict[Way, float] = {"requests": 0.0, "answers": 0.0}
         self.dropping: set[Way] = set()
         self.flowing: dict[Way, asyncio.Event] = {}
@@ -100,6 +101,18 @@ class FaultProxy:
 
         self._do(do)
 
+    def cut_whoever(self, says: bytes) -> None:
+        """Reset every connection whose first bytes hold this, and every new one that begins so; others pass. Where
+        members of a cluster say who they are, one of them can be cut off from the rest."""
+
+        def do() -> None:
+            self.unwanted = says
+            for link in list(self._links):
+                if says in link.opening:
+                    link.reset()
+
+        self._do(do)
+
     def reset(self) -> None:
         """Reset every connection, once; new ones pass."""
         self._do(self._reset_all)
@@ -152,7 +165,7 @@ class FaultProxy:
         await asyncio.gather(*others, return_exceptions=True)
 
     def _heal(self) -> None:
-        self.refusing, self.to_cut = False, 0
+        self.refusing, self.unwanted, self.to_cut = False, b"", 0
         self.dropping.clear()
         self.delay_s = dict.fromkeys(self.delay_s, 0.0)
         for link in list(self._links):
@@ -191,6 +204,7 @@ class _Link:
         self._tail = b""
         self._swallowing = False
         self.holed = False
+        self.opening = b""
         self.marked = not proxy.cut_after
 
     async def carry(self, reader: asyncio.StreamReader) -> None:
@@ -257,6 +271,11 @@ class _Link:
                 return
 
     def _passes_request(self, data: bytes) -> bool:
+        if not self.opening:
+            self.opening = data
+            if self._proxy.unwanted and self._proxy.unwanted in data:
+                self.reset()
+                return False
         mark = self._proxy.cut_after
         if self._proxy.to_cut and mark and not self.marked:
             seen = self._tail + data
