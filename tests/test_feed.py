@@ -114,7 +114,6 @@ async def test_a_log_that_can_not_be_read_for_a_while_is_told_of_once_and_not_at
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following_module, "AGAIN_AFTER_S", 0.001)
-    caplog.set_level(logging.WARNING, "fencegate.store")  # the command line, called in this process, makes it quiet
     tries = 0
 
     async def tail(_since: int) -> AsyncIterator[Sequence[LogEntry] | None]:

@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, NoReturn
 
 import typer
@@ -58,13 +60,27 @@ def fencegate(
 
 def main() -> None:
     """Run a command; errors are said in one line, never as a traceback."""
-    logging.getLogger("fencegate.store").setLevel(logging.ERROR)  # what is amiss in a store is for serve and doctor
+    with _quietly():
+        try:
+            app()
+        except FencegateError as error:
+            _fail(error)
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """What is amiss in a store is for serve and doctor. Whoever calls the command line in a process that goes on finds
+    its logging as it was, whatever a command made of it."""
+    store = logging.getLogger("fencegate.store")
+    level, disabled = store.level, logging.root.manager.disable
+    store.setLevel(logging.ERROR)
     try:
-        app()
-    except FencegateError as error:
-        _fail(error)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        yield
+    finally:
+        store.setLevel(level)
+        logging.disable(disabled)
 
 
 def _fail(error: FencegateError) -> NoReturn:
