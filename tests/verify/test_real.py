@@ -19,6 +19,7 @@ from fencegate.verify.real.storm import ALWAYS, APART, WEIGHTS, storm
 from fencegate.verify.real.thinning import thinned
 from tests.verify.planted import BUGS
 
+EVERY = (*WEIGHTS, *APART)
 MOST_S = 150
 """A busy machine may need many episodes; an idle one needs one."""
 
@@ -42,7 +43,7 @@ async def campaign(folder: Path, *, gateway: tuple[str, ...] | None = None, reso
 async def test_nothing_is_lost_in_the_fenced_arm_and_something_in_the_other(tmp_path: Path) -> None:
     outcome = await campaign(tmp_path)
     assert not outcome.failed
-    assert not outcome.broken, outcome.broken[0].violations
+    assert not outcome.broken, saved(outcome, outcome.broken[0], 11)  # the whole history: it may not come again
     assert outcome.proved, outcome.why_not
     assert outcome.spells
     assert outcome.fenced.stale_writes > 0
@@ -68,15 +69,23 @@ async def test_a_bug_that_was_planted_in_the_gateway_is_found(tmp_path: Path) ->
 
 
 def test_a_seed_gives_the_same_faults() -> None:
-    assert storm("7/a", WEIGHTS, 10) == storm("7/a", WEIGHTS, 10)
-    assert storm("7/a", WEIGHTS, 10) != storm("8/a", WEIGHTS, 10)
+    assert storm("7/a", EVERY, 10) == storm("7/a", EVERY, 10)
+    assert storm("7/a", EVERY, 10) != storm("8/a", EVERY, 10)
 
 
 def test_a_holder_is_paused_in_every_episode_and_clocks_don_t_move_where_commits_are_lost() -> None:
     for seed in range(200):
-        kinds = [fault.kind for fault in storm(str(seed), WEIGHTS, 6.0)]
+        kinds = [fault.kind for fault in storm(str(seed), EVERY, 6.0)]
         assert "pause holder" in kinds
-        assert len(set(kinds) & set(APART)) <= 1
+        assert sum(kind in APART for kind in kinds) <= 1
+
+
+def test_a_store_that_can_lose_commits_does_so_in_about_a_quarter_of_the_episodes() -> None:
+    can = (*ALWAYS, "clock of store", "failover with loss")
+    losing = [
+        seed for seed in range(200) if "failover with loss" in {each.kind for each in storm(str(seed), can, 10.0)}
+    ]
+    assert 35 < len(losing) < 65
 
 
 def test_only_what_a_cell_can_do_is_drawn() -> None:
