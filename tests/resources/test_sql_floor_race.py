@@ -1,5 +1,6 @@
 """A floor that is raised while a holder is at the fence counts for that holder, however it came there."""
 
+import asyncio
 import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,9 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from fencegate.core.errors import StaleToken
+from fencegate.core.ports import RowWrite
 from fencegate.sql import fenced
+from fencegate_adapters.sql.rows import RowsResource
 from tests.eventually import eventually_sync
 from tests.real.postgres import PostgresServer
 
@@ -45,3 +48,26 @@ def test_a_holder_that_waits_while_a_floor_is_raised_is_refused(
         with pytest.raises(StaleToken):
             late.result(30)
     engine.dispose()
+
+
+async def test_a_write_through_the_gateway_that_waits_while_a_floor_is_raised_is_refused(
+    postgres_server: PostgresServer,
+) -> None:
+    schema = f"floors{os.getpid()}_{next(_numbers)}"
+    postgres_server.execute(f"CREATE SCHEMA {schema}")
+    rows = RowsResource("notes", f"{postgres_server.url}?options=-csearch_path%3D{schema}")
+    await rows.open()
+    write = RowWrite("put", ("a",), {"n": 1})
+    await rows.write("notes:a", 33, [write])
+    with psycopg.connect(postgres_server.url, options=f"-csearch_path={schema}") as raiser:
+        raiser.execute("LOCK TABLE fencegate_fences IN EXCLUSIVE MODE")  # as `Dialect.keep_out` does
+        raiser.execute("UPDATE fencegate_resources SET floor = 90")
+        late = asyncio.create_task(rows.write("notes:a", 33, [write]))
+        waiting = f"SELECT 1 FROM pg_locks WHERE NOT granted AND relation = '{schema}.fencegate_fences'::regclass"
+        await asyncio.to_thread(eventually_sync, lambda: bool(postgres_server.execute(waiting)) or late.done())
+        assert not late.done(), "it passed while a floor was being raised"
+        raiser.commit()
+        with pytest.raises(StaleToken) as refused:
+            await late
+    assert refused.value.highest == 90
+    await rows.close()

@@ -6,7 +6,7 @@ there may say that it has done the work itself, and those after it are not asked
 can't be, or is no longer (one that listens to all engines comes before it), it is `before_cursor_execute`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,12 +24,13 @@ yes of a new engine that stands where one stood that is gone: its statements wou
 
 def listen(engine: Engine, listener: Listener) -> None:
     """Have `listener` called with the connection before each of its statements. Say it again whenever that matters."""
-    heard = _heard.setdefault(listener, WeakKeyDictionary())
-    if engine in heard:
-        return
-    first = [next(iter(getattr(engine.dialect.dispatch, name)), None) for name in _OF_DIALECT]
+    heard = _heard.get(listener)
+    if heard is None:
+        heard = _heard[listener] = WeakKeyDictionary()
+    dispatch: Any = engine.dialect.dispatch
+    first = _first(dispatch.do_execute), _first(dispatch.do_executemany), _first(dispatch.do_execute_no_params)
     ours = heard.get(engine.dialect)
-    if ours is not None and all(one is ours for one in first):
+    if (ours is not None and first == (ours, ours, ours)) or engine in heard:
         return
 
     def of_dialect(*given: Any) -> None:
@@ -45,3 +46,9 @@ def listen(engine: Engine, listener: Listener) -> None:
     for name in _OF_DIALECT:
         event.listen(engine, name, of_dialect)
     heard[engine.dialect] = of_dialect
+
+
+def _first(listeners: Iterable[Any]) -> Any:
+    for listener in listeners:
+        return listener
+    return None

@@ -4,6 +4,7 @@ The driver would send BEGIN by itself and wait for the answer. Sent together wit
 which the server keeps prepared, both take one round trip.
 """
 
+import functools
 from typing import Any
 
 from sqlalchemy import Connection
@@ -11,7 +12,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.util import await_only
 
 from fencegate.core.errors import ResourceUnavailable
-from fencegate.core.fence import admit
 from fencegate_adapters.sql.passing import Claims
 from fencegate_adapters.sql.passing.postgresql import PREPARE_SHARE, RAISE_ALONE, SHARE_PREPARED
 
@@ -22,26 +22,35 @@ _SQLSTATE = ord("C")
 _LOCK_NOT_AVAILABLE = b"55P03"
 
 
-def begins(connection: Connection, claims: Claims) -> bool:
+def begins(connection: Connection, driver: Any, claims: Claims) -> bool:
     """Whether the transaction has begun and has passed. False: nothing has happened, pass in the usual way."""
     if connection.dialect.driver not in ("psycopg", "psycopg_async") or len(claims) != 1:
         return False
-    driver: Any = connection.connection.driver_connection
     if driver.autocommit or driver.prepare_threshold is None or driver.pgconn.transaction_status != _IDLE:
         return False
     begin = _begin(driver)
-    times = connection.info.get(_STATE, 0)
+    state: dict[Any, Any] = connection.info
+    times = state.get(_STATE, 0)
     if times < _WARM_UP or begin is None:
-        connection.info[_STATE] = times + 1
+        state[_STATE] = times + 1
         return False
-    try:
-        return _begins(connection, driver, begin, claims)
-    except connection.dialect.loaded_dbapi.Error as error:  # not of the server, which answers: the connection is gone
-        connection.invalidate(error)
-        raise DBAPIError.instance(None, None, error, connection.dialect.loaded_dbapi.Error) from error
+    if times == _WARM_UP:
+        state[_STATE] += 1
+        _exchange(connection, driver, PREPARE_SHARE)  # if it fails, so does what follows
+    ((lock_key, token),) = claims
+    message = begin + SHARE_PREPARED % (lock_key.encode().hex().encode(), int(token))
+    answer = _exchange(connection, driver, message)[-1]
+    if driver.pgconn.transaction_status == _IN_TRANSACTION and answer.ntuples == 1:
+        return True
+    # Not at the mark that was expected, below a floor, or in need of another look; or no longer prepared (a pooler).
+    if driver.pgconn.transaction_status != _IDLE:
+        _exchange(connection, driver, b"ROLLBACK")
+    if answer.error_message:
+        state[_STATE] = 0
+    return False
 
 
-def raises(connection: Connection, claims: Claims) -> bool:
+def raises(connection: Connection, driver: Any, claims: Claims) -> bool:
     """Raise the mark to a token that is new here, in a transaction of its own that is one message. False: the mark may
     not be there; pass in the usual way.
 
@@ -50,41 +59,29 @@ def raises(connection: Connection, claims: Claims) -> bool:
     """
     if connection.dialect.driver not in ("psycopg", "psycopg_async") or len(claims) != 1:
         return False
-    driver: Any = connection.connection.driver_connection
     if driver.autocommit or driver.pgconn.transaction_status != _IDLE or _begin(driver) is None:
         return False
-    is_async = connection.dialect.is_async
     ((lock_key, token),) = claims
     values = (lock_key.encode().hex().encode(), int(token))
-    try:
-        answers = _exchange(driver, RAISE_ALONE % (*values, *values), is_async)
-        failed = [answer for answer in answers if answer.error_message]
-        if driver.pgconn.transaction_status != _IDLE:
-            _exchange(driver, b"ROLLBACK", is_async)
-    except connection.dialect.loaded_dbapi.Error as error:  # not of the server, which answers: the connection is gone
-        connection.invalidate(error)
-        raise DBAPIError.instance(None, None, error, connection.dialect.loaded_dbapi.Error) from error
+    answers = _exchange(connection, driver, RAISE_ALONE % (*values, *values))
+    failed = [answer for answer in answers if answer.error_message]
+    if driver.pgconn.transaction_status != _IDLE:
+        _exchange(connection, driver, b"ROLLBACK")
     if failed and failed[0].error_field(_SQLSTATE) == _LOCK_NOT_AVAILABLE:  # nobody is to wait as long again
         raise ResourceUnavailable("the fence can't be reached: an older holder's transaction takes too long; try again")
     return not failed
 
 
-def _begins(connection: Connection, driver: Any, begin: bytes, claims: Claims) -> bool:
-    is_async = connection.dialect.is_async
-    if connection.info[_STATE] == _WARM_UP:
-        connection.info[_STATE] += 1
-        _exchange(driver, PREPARE_SHARE, is_async)  # if it fails, so does what follows
-    ((lock_key, token),) = claims
-    answer = _exchange(driver, begin + SHARE_PREPARED % (lock_key.encode().hex().encode(), int(token)), is_async)[-1]
-    if driver.pgconn.transaction_status == _IN_TRANSACTION and answer.ntuples == 1:
-        admit(token, int(answer.get_value(0, 0)))
-        return True
-    # Not at the mark that was expected, or in need of another look, or no longer prepared (a pooler in between).
-    if driver.pgconn.transaction_status != _IDLE:
-        _exchange(driver, b"ROLLBACK", is_async)
+def rows_of(connection: Connection, message: bytes) -> list[list[str | None]]:
+    """The rows, as text, that the last statement of a message gives, on a connection that is not async."""
+    driver: Any = connection.connection.driver_connection
+    answer = _exchange(connection, driver, message)[-1]
     if answer.error_message:
-        connection.info[_STATE] = 0
-    return False
+        psycopg: Any = connection.dialect.loaded_dbapi
+        raise DBAPIError.instance(None, None, psycopg.errors.error_from_result(answer), psycopg.Error)
+    encoding, columns = driver.info.encoding, range(answer.nfields)
+    rows = [[answer.get_value(row, column) for column in columns] for row in range(answer.ntuples)]
+    return [[None if value is None else value.decode(encoding) for value in row] for row in rows]
 
 
 def _begin(driver: Any) -> bytes | None:
@@ -95,10 +92,20 @@ def _begin(driver: Any) -> bytes | None:
     return b"BEGIN;" if level is None else b"BEGIN ISOLATION LEVEL " + level.name.replace("_", " ").encode() + b";"
 
 
-def _exchange(driver: Any, message: bytes, is_async: bool) -> Any:
+def _exchange(connection: Connection, driver: Any, message: bytes) -> Any:
     """Send it, and wait as the driver itself waits."""
+    try:
+        driver.pgconn.send_query(message)
+        waiting = driver.wait(_execute()(driver.pgconn))
+        return await_only(waiting) if connection.dialect.is_async else waiting
+    except connection.dialect.loaded_dbapi.Error as error:  # not of the server, which answers: the connection is gone
+        connection.invalidate(error)
+        raise DBAPIError.instance(None, None, error, connection.dialect.loaded_dbapi.Error) from error
+
+
+@functools.cache
+def _execute() -> Any:
+    """Not imported before there is such a connection: not everybody has this driver."""
     from psycopg.generators import execute
 
-    driver.pgconn.send_query(message)
-    waiting = driver.wait(execute(driver.pgconn))
-    return await_only(waiting) if is_async else waiting
+    return execute

@@ -18,11 +18,10 @@ _OURS_TO_BEGIN = ("", "DEFERRED", "IMMEDIATE")
 _LEGACY = -1  # `sqlite3.LEGACY_TRANSACTION_CONTROL`, which is newer than the oldest Python that we run on
 
 
-def begins(connection: Connection, claims: Claims) -> bool:
+def begins(connection: Connection, driver: Any, claims: Claims) -> bool:
     """Whether the transaction has begun and has passed. False: it has not passed; do so in the usual way."""
     if connection.dialect.driver != "pysqlite" or len(claims) != 1:
         return False
-    driver: Any = connection.connection.driver_connection
     if (
         driver.isolation_level not in _OURS_TO_BEGIN
         or getattr(driver, "autocommit", _LEGACY) != _LEGACY

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection, bindparam, select
 
-from fencegate_adapters.sql import fences
+from fencegate_adapters.sql import begin_psycopg, fences
 from fencegate_adapters.sql.dialect import Dialect
 from fencegate_adapters.sql.protect.naming import name_tokens, named
 from fencegate_adapters.sql.tables import fences as fence_table
@@ -19,22 +19,34 @@ _FREE = _NAMED.with_for_update(skip_locked=True, key_share=True)
 
 # The limits are set on the way: what follows in the transaction must not wait for long, nor may the whole stand still.
 # The record comes along: whoever changes it holds a lock on the fence table that this statement waits for before it
-# looks at anything (`Dialect.keep_out`).
-_FREE_POSTGRESQL = """
+# looks at anything (`Dialect.keep_out`). BEGIN goes along: the driver would send it by itself and wait for the answer,
+# and a thread that has waited must get at the interpreter again, which the event loop keeps busy just then.
+_FREE_POSTGRESQL = b"""
+BEGIN ISOLATION LEVEL READ COMMITTED;
 WITH limits AS MATERIALIZED (
-    SELECT set_config('lock_timeout', %(wait)s, true), set_config('idle_in_transaction_session_timeout', '30000', true),
+    SELECT set_config('lock_timeout', '%(wait)d', true),
+        set_config('idle_in_transaction_session_timeout', '30000', true),
         set_config('fencegate.lock', %(locks)s, true), set_config('fencegate.token', %(tokens)s, true)
 ), free AS MATERIALIZED (
     SELECT fence.lock_key, fence.token
     FROM limits, fencegate_fences AS fence
-    WHERE fence.mode = %(mode)s AND fence.lock_key = ANY (%(keys)s::bytea[])
+    WHERE fence.mode = %(mode)s AND fence.lock_key = ANY (ARRAY[%(keys)s]::bytea[])
     ORDER BY fence.lock_key
     FOR NO KEY UPDATE OF fence SKIP LOCKED
 )
-SELECT lock_key, token, NULL, NULL, NULL, NULL FROM free
+SELECT encode(lock_key, 'hex'), token, NULL, NULL, NULL, NULL FROM free
 UNION ALL
 SELECT NULL, floor, name, guard, form, mode FROM fencegate_resources WHERE name = %(name)s
 """
+
+
+def _bytes_spelled(value: str) -> bytes:
+    return rb"E'\\x%b'" % value.encode().hex().encode()
+
+
+def _spelled(value: str) -> bytes:
+    """In hexadecimal nothing has to be quoted, and no encoding to be known."""
+    return b"convert_from(%b, 'UTF8')" % _bytes_spelled(value)
 
 
 class Marks(Protocol):
@@ -92,11 +104,18 @@ class FenceTable:
     def _lock_free_at_once(
         self, connection: Connection, claims: Mapping[str, int], wait_ms: int
     ) -> tuple[dict[str, int], int]:
-        parameters = {"wait": str(wait_ms), "mode": self._mode, "keys": [name.encode() for name in claims]}
-        parameters |= named(claims)._asdict()
-        found = connection.exec_driver_sql(_FREE_POSTGRESQL, parameters | {"name": self._record.name}).all()
+        names = named(claims)
+        message = _FREE_POSTGRESQL % {
+            b"wait": wait_ms,
+            b"mode": _spelled(self._mode),
+            b"keys": b", ".join(map(_bytes_spelled, claims)),
+            b"locks": _spelled(names.locks),
+            b"tokens": _spelled(names.tokens),
+            b"name": _spelled(self._record.name),
+        }
+        found = begin_psycopg.rows_of(connection, message)
         floor = fences.checked_floor(self._record, next((row[1:] for row in found if row[0] is None), None))
-        return {bytes(row[0]).decode(): row[1] for row in found if row[0] is not None}, floor
+        return {bytes.fromhex(row[0]).decode(): int(row[1] or 0) for row in found if row[0] is not None}, floor
 
     def _select(self, connection: Connection, names: list[str], *, lock: bool = False) -> dict[str, int]:
         parameters = {"mode": self._mode, "keys": [name.encode() for name in names]}

@@ -7,16 +7,19 @@ from sqlalchemy import Connection
 
 from fencegate_adapters.sql.dialect import dialect_of
 
-Openness = Callable[[], bool]
+Openness = Callable[[], int]
+"""0 or False when there is no transaction any more; `FAILED` when a statement of it failed, where that is known."""
+
+FAILED = 3
+"""Of psycopg's TransactionStatus; PostgreSQL answers COMMIT with a rollback then, and no error."""
 
 
-def openness(connection: Connection) -> Openness:
+def openness(connection: Connection, driver: Any) -> Openness:
     """What to ask before every statement, for as long as the transaction of `connection` lasts."""
-    driver: Any = connection.connection.driver_connection
     name = connection.dialect.driver
     if name in ("pysqlite", "aiosqlite"):
         return lambda: bool(driver.in_transaction)
     if name in ("psycopg", "psycopg_async"):
-        return lambda: bool(driver.pgconn.transaction_status)  # IDLE is 0
+        return lambda: int(driver.pgconn.transaction_status)  # IDLE is 0
     dialect = dialect_of(connection.dialect.name)
     return lambda: dialect.in_transaction(connection)

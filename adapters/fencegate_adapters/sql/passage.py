@@ -8,7 +8,6 @@ import contextlib
 import functools
 import logging
 import weakref
-from collections.abc import MutableMapping
 from typing import Any
 
 from sqlalchemy import Connection, Engine, RootTransaction, event
@@ -19,7 +18,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
 from fencegate_adapters.sql import before_statements, begin_psycopg, begin_sqlite
 from fencegate_adapters.sql.dialect import cause, dialect_of
-from fencegate_adapters.sql.openness import Openness, openness
+from fencegate_adapters.sql.openness import FAILED, Openness, openness
 from fencegate_adapters.sql.passing import ClaimFirst, Claims, drive, rules_of
 from fencegate_adapters.sql.passing.seen import Seen
 from fencegate_adapters.sql.protect.naming import forget, of_sqlite
@@ -33,14 +32,13 @@ LATE_SNAPSHOT = (
     "back and begin again"
 )
 ABORTED = "a statement of this transaction failed, and PostgreSQL has undone it as a whole: nothing was written"
-_FAILED = 3  # of psycopg's TransactionStatus; PostgreSQL answers COMMIT with a rollback then, and no error
 
 log = logging.getLogger("fencegate.sql")
 
 _prepared: weakref.WeakSet[Engine] = weakref.WeakSet()
 _seen: Seen[Engine] = Seen()
-_PASSAGES = "fencegate.passages"  # in `Session.info`
-_of_connections: weakref.WeakKeyDictionary[Connection, tuple["Passage", ...]] = weakref.WeakKeyDictionary()
+_PASSAGES = "fencegate.passages"
+"""In `Session.info`, and among the attributes of a `Connection`, whose own `info` is the driver's and outlives it."""
 
 
 def prepare(bind: Engine | Connection) -> None:
@@ -85,7 +83,7 @@ class Passage:
     def begin(self, session: Session) -> None:
         """From now on, whatever the session begins has to pass."""
         _listen_to_sessions()
-        session.info[_PASSAGES] = (*session.info.get(_PASSAGES, ()), self)
+        _join(session.info, self)
 
     def watch(self, connection: Connection) -> None:
         """Look at each statement, because a caller may swallow our error and go on, or begin anew by itself."""
@@ -94,16 +92,16 @@ class Passage:
                 self._unwatch(done)
             before_statements.listen(connection.engine, _before_statement)
             self._watched[connection] = None
-            _of_connections[connection] = (*_of_connections.get(connection, ()), self)
+            _join(vars(connection), self)
 
     def end(self, session: Session | Connection) -> None:
         if isinstance(session, Session):
-            _leave(session.info, _PASSAGES, self)
+            _leave(session.info, self)
         for connection in list(self._watched):
             self._unwatch(connection)
 
     def _unwatch(self, connection: Connection) -> None:
-        _leave(_of_connections, connection, self)
+        _leave(vars(connection), self)
         del self._watched[connection]
         if not connection.closed and not connection.invalidated and connection.dialect.name == "sqlite":
             forget(connection.info)  # else the pool does that
@@ -116,12 +114,10 @@ class Passage:
             if root is not None and root.is_active and (passed is None or passed[0] is not root):
                 self.pass_(connection)  # begun by hand, and a cursor of the driver's own is met by nobody
             elif passed is not None and passed[0] is root:
-                if not passed[1]():
+                status = passed[1]()
+                if not status:
                     raise ResourceUnavailable(ENDED, outcome="unknown")
-                if connection.dialect.name != "postgresql":
-                    continue
-                driver = connection.connection.driver_connection
-                if getattr(getattr(driver, "pgconn", None), "transaction_status", 0) == _FAILED:
+                if status == FAILED:
                     raise ResourceUnavailable(ABORTED)
 
     def pass_(self, connection: Connection) -> None:
@@ -138,29 +134,30 @@ class Passage:
             prepare(connection.engine)  # by another connection: this one is in the caller's transaction
         self._passing = True
         try:
-            self._raise_fences(connection, connection.dialect.name)
+            driver = connection.connection.driver_connection
+            self._raise_fences(connection, driver, connection.dialect.name)
         except SQLAlchemyError as error:
             _prepared.discard(connection.engine)
             raise ResourceUnavailable(f"the fence can't be reached: {cause(error)}") from error
         finally:
             self._passing = False
-        is_open = openness(connection)
+        is_open = openness(connection, driver)
         if not is_open():
             raise UnsafeConfiguration(AUTOCOMMIT)
         self._watched[connection] = root, is_open
 
-    def _raise_fences(self, connection: Connection, kind: str) -> None:
+    def _raise_fences(self, connection: Connection, driver: Any, kind: str) -> None:
         claims, engine = self._claims, connection.engine
         if kind == "sqlite":
-            if not begin_sqlite.begins(connection, claims):
+            if not begin_sqlite.begins(connection, driver, claims):
                 drive(rules_of(kind).passing(claims, seen=False), Runner(connection))
             of_sqlite(connection.info, connection.connection.create_function, claims.tokens)
             return
         seen = _seen.all_of(engine, claims)
-        if not seen and begin_psycopg.raises(connection, claims):
+        if not seen and begin_psycopg.raises(connection, driver, claims):
             _seen.add(engine, claims)
             seen = True
-        if seen and begin_psycopg.begins(connection, claims):
+        if seen and begin_psycopg.begins(connection, driver, claims):
             return
         untouched = not dialect_of(kind).in_transaction(connection)
         careful = untouched and engine in _seen.careful
@@ -238,13 +235,13 @@ def _after_begin(session: Session, _transaction: object, connection: Connection)
 
 
 def _before_statement(connection: Connection) -> None:
-    for passage in _of_connections.get(connection, ()):
+    for passage in vars(connection).get(_PASSAGES, ()):
         passage.pass_(connection)
 
 
 def _before_commit(connection: Connection) -> None:
     try:
-        for passage in _of_connections.get(connection, ()):
+        for passage in vars(connection).get(_PASSAGES, ()):
             passage.forget_settings(connection)
     except SQLAlchemyError as error:
         detail = f"the database failed before it was told to commit: {cause(error)}"
@@ -253,7 +250,7 @@ def _before_commit(connection: Connection) -> None:
 
 def _before_rollback(connection: Connection) -> None:
     with contextlib.suppress(SQLAlchemyError):  # the connection is gone, and what it remembered too
-        for passage in _of_connections.get(connection, ()):
+        for passage in vars(connection).get(_PASSAGES, ()):
             passage.forget_settings(connection)
 
 
@@ -262,7 +259,11 @@ def _forget_tokens(_driver: object, record: ConnectionPoolEntry) -> None:
     forget(record.info)
 
 
-def _leave(registry: MutableMapping[Any, Any], where: object, passage: Passage) -> None:
-    left = registry.pop(where, ())
+def _join(registry: dict[Any, Any], passage: Passage) -> None:
+    registry[_PASSAGES] = (*registry.get(_PASSAGES, ()), passage)
+
+
+def _leave(registry: dict[Any, Any], passage: Passage) -> None:
+    left = registry.pop(_PASSAGES, ())
     if len(left) > 1:
-        registry[where] = tuple(one for one in left if one is not passage)
+        registry[_PASSAGES] = tuple(one for one in left if one is not passage)

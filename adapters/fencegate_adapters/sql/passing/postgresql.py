@@ -68,10 +68,12 @@ _LOOK = f"""
 SELECT current_setting('transaction_isolation'), wanted.lock_key, fence.token
 FROM {_WANTED} LEFT JOIN fencegate_fences AS fence ON fence.lock_key = wanted.lock_key AND fence.mode = 'enforce'
 """  # noqa: S608
-# As `_SHARE_ONE`, kept by the server. Below READ COMMITTED more than this is to be looked at: no row is found there.
+# As `_SHARE_ONE`, kept by the server. Where a floor is above the token no row is found, nor above READ COMMITTED, where
+# more than this is to be looked at. Another statement needs another name: behind a pooler an older release of ours may
+# have prepared its own, and that is the one which would be executed.
 PREPARE_SHARE = f"""
-PREPARE fencegate_share_1 (bytea, bigint) AS
-SELECT {_FLOOR},
+PREPARE fencegate_share_2 (bytea, bigint) AS
+SELECT
     set_config('fencegate.token', CAST($2 AS text), true),
     set_config('fencegate.lock', convert_from($1, 'UTF8'), true),
     CASE current_setting('idle_in_transaction_session_timeout') WHEN '0'
@@ -79,10 +81,11 @@ SELECT {_FLOOR},
 FROM fencegate_fences AS fence
 WHERE fence.lock_key = $1 AND fence.mode = 'enforce' AND fence.token = $2
     AND current_setting('transaction_isolation') = 'read committed'
+    AND NOT EXISTS (SELECT FROM fencegate_resources WHERE floor > $2 AND left(name, 8) <> 'protect:')
 FOR SHARE OF fence SKIP LOCKED
 """.encode()  # noqa: S608
 # EXECUTE looks at the database as it was before it waited for the table: a floor raised meanwhile would not be seen.
-SHARE_PREPARED = b"LOCK TABLE fencegate_fences IN ROW SHARE MODE;EXECUTE fencegate_share_1 (decode('%s', 'hex'), %d)"
+SHARE_PREPARED = rb"LOCK TABLE fencegate_fences IN ROW SHARE MODE;EXECUTE fencegate_share_2 (E'\\x%s', %d)"
 # A transaction of its own. A mark that is there already is left alone: to lock it is to wait for all who share it.
 RAISE_ALONE = f"""
 BEGIN ISOLATION LEVEL READ COMMITTED;

@@ -20,7 +20,7 @@ class Seen(Generic[Home]):
 
     def all_of(self, home: Home, claims: Claims) -> bool:
         marks = self._marks.get(home)
-        return marks is not None and all(marks.get(lock_key) == token for lock_key, token in claims)
+        return marks is not None and claims.tokens.items() <= marks.items()
 
     def add(self, home: Home, claims: Claims) -> None:
         marks = self._marks.setdefault(home, {})
