@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 from collections.abc import AsyncIterator
+from urllib.parse import quote
 
 import pytest
 
@@ -109,6 +110,17 @@ async def test_two_prefixes_are_two_stores(redis_server: RedisServer, store: Sto
     assert not await other.load(["k"])
     await write(other, put("k"))
     await other.close()
+
+
+async def test_a_prefix_is_taken_as_it_is_whatever_is_in_it(redis_server: RedisServer) -> None:
+    prefix = SYSTEM.random_id(4) + "50%1'\\{prefix}--é:"
+    store = await open_url(f"{redis_server.url}?prefix={quote(prefix)}")
+    for key in ("lock/k", "k"):
+        await write(store, put(key))
+    assert [key for key, _ in await store.scan("", "", 10)] == ["k", "lock/k"]
+    names = [f"{prefix}{name}" for name in ("lock:k", ":k", "fencegate-log", "fencegate-newest", "fencegate-reign")]
+    assert redis_server.ask("EXISTS", *names) == b":5\r\n"
+    await store.close()
 
 
 async def test_an_entry_that_was_deleted_by_hand_is_absent_and_holds_up_no_scan(

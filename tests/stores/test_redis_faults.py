@@ -9,7 +9,7 @@ from fencegate.core.ports import Store
 from fencegate.testing.crowd import Crowd
 from fencegate.testing.fault_suite import FaultSuite, OpenThrough
 from fencegate_lockservice.stores import open_store
-from fencegate_lockservice.stores.redis.script import COMMIT
+from fencegate_lockservice.stores.redis.script import Scripts
 from tests.real import moved_clock
 from tests.real import redis as real
 from tests.real.moved_clock import MovedClock
@@ -34,7 +34,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory, clock: MovedClock | N
 
 
 class TestRedisUnderFaults(FaultSuite):
-    commit_mark = COMMIT.sha.encode()
+    commit_mark = Scripts("").commit.sha.encode()
 
     @pytest.fixture
     def server(self, redis_server: RedisServer) -> RedisServer:

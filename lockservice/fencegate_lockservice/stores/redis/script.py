@@ -13,13 +13,21 @@ _NAMES = (_FOLDER / "names.lua").read_text("utf-8")
 class Script:
     """A script and the name that the server knows it by."""
 
-    def __init__(self, name: str) -> None:
-        self.text = f"{_NAMES}\n{(_FOLDER / f'{name}.lua').read_text('utf-8')}"
+    def __init__(self, name: str, prefix: str) -> None:
+        text = f"{_NAMES}\n{(_FOLDER / f'{name}.lua').read_text('utf-8')}"
+        self.text = text.replace("{prefix}", prefix)
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-COMMIT, LOAD, SCAN, ENTER, LINES = (Script(name) for name in ("commit", "load", "scan", "enter", "lines"))
-SCRIPTS = {script.sha: script for script in (COMMIT, LOAD, SCAN, ENTER, LINES)}
+class Scripts:
+    """All of them, for names that begin with this prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        quoted = "".join(f"\\{byte:03d}" for byte in prefix.encode())
+        self.commit, self.load, self.scan, self.enter, self.lines = self.all = tuple(
+            Script(name, quoted) for name in ("commit", "load", "scan", "enter", "lines")
+        )
+
 
 USED_BY_OTHERS = "give this store a ?prefix= or a database of its own"
 

@@ -12,7 +12,7 @@ from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Unavailable
 from fencegate.loop import running_loop
 from fencegate_lockservice.stores.redis.line import Asked, Line, Overloaded, dial, hear_plainly, pack
-from fencegate_lockservice.stores.redis.script import ENTER, SCRIPTS, Script, code_of, failure_of, is_elsewhere
+from fencegate_lockservice.stores.redis.script import Script, Scripts, code_of, failure_of, is_elsewhere
 from fencegate_lockservice.stores.redis.settings import fields
 from fencegate_lockservice.stores.redis.url import Address
 from fencegate_lockservice.stores.server_time import ServerTime
@@ -23,7 +23,7 @@ BEAT_S = 1.0
 LISTEN_EVERY_US = 1_000
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.02, 1.0
 OLDEST = (6, 2)
-_KINDS = {"index": "zset", "keep": "zset", "log": "stream", "reign": "hash"}
+_KINDS = {"index": "zset", "keep": "zset", "log": "stream", "newest": "string", "reign": "hash"}
 
 log = logging.getLogger("fencegate.store.redis")
 
@@ -42,6 +42,7 @@ class Server:
 
     def __init__(self, address: Address, clock: Clock) -> None:
         self.address = address
+        self.scripts = Scripts(address.prefix)
         self.time = ServerTime(clock, str(address))
         self.line: Line | None = None
         self.why = f"{address} was not reached yet"
@@ -104,7 +105,7 @@ class Server:
         if line is None:
             raise Unavailable(self.why)
         try:
-            packed = pack(("EVALSHA", script.sha, 0, self.address.prefix, *arguments))
+            packed = pack(("EVALSHA", script.sha, 0, *arguments))
         except ValueError as error:
             raise Unavailable(f"the store can't take this: {error}") from None
         line.ask(packed, future, self._hear)
@@ -122,7 +123,7 @@ class Server:
         """The server did not run a script to its end."""
         line = self.line
         if code_of(refusal) == "NOSCRIPT" and line is not None and not asked.repeated:  # it did nothing
-            for script in SCRIPTS.values():
+            for script in self.scripts.all:
                 line.ask(pack(("SCRIPT", "LOAD", script.text)), _unheeded(), hear_plainly)
             line.again(asked)
             return
@@ -133,7 +134,7 @@ class Server:
 
     async def enter(self) -> Reign:
         """Where the change log stands; begins a new one when this one has a break."""
-        answer = await self.run(ENTER, self._server_id, self._clock.random_id(8))
+        answer = await self.run(self.scripts.enter, self._server_id, self._clock.random_id(8))
         if answer[0] == b"format":
             raise UnsafeConfiguration(
                 f"{self.address} holds locks in format {answer[1].decode(errors='replace')}: use the release of"
@@ -146,7 +147,7 @@ class Server:
     def begin_anew(self) -> None:
         """The change log is gone: have a new one before whatever is asked next."""
         if self.line is not None:
-            command = ("EVALSHA", ENTER.sha, 0, self.address.prefix, self._server_id, self._clock.random_id(8))
+            command = ("EVALSHA", self.scripts.enter.sha, 0, self._server_id, self._clock.random_id(8))
             self.line.ask(pack(command), _unheeded(), hear_plainly)
 
     # --- keeping the connection ---
@@ -156,7 +157,7 @@ class Server:
         try:
             self._server_id = await self._identify(line)
             await self._check_names(line)
-            await asyncio.gather(*(line.call("SCRIPT", "LOAD", script.text) for script in SCRIPTS.values()))
+            await asyncio.gather(*(line.call("SCRIPT", "LOAD", script.text) for script in self.scripts.all))
             self.time.forget()
             self._listens_at_us = 0
             self.line = line  # `enter` goes this way
