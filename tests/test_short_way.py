@@ -130,6 +130,14 @@ def test_a_head_without_an_end_is_refused_and_not_kept(server: Server, http: htt
     assert http.get("/livez").status_code == 200
 
 
+def test_a_trailer_without_an_end_is_not_kept(server: Server, http: httpx.Client) -> None:
+    chunked = _PLAIN.replace(b"/a/", b"/trailer/").replace(
+        b"Content-Length: 2\r\n\r\n{}", b"Transfer-Encoding: chunked"
+    )
+    assert _first_line(server, chunked + b"\r\n\r\n2\r\n{}\r\n0\r\nX: " + b"a" * 8_000_000) in (b"", b"cut")
+    assert http.get("/livez").status_code == 200
+
+
 def _first_line(server: Server, request: bytes) -> bytes:
     """Of the answer; `cut` where the server closed the connection before it had read all."""
     where = urlsplit(server.url)

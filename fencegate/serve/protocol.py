@@ -20,7 +20,7 @@ HotWrite = Callable[[str, bytes, Headers, bytes], Awaitable[Reply] | None]
 
 MAX_HEADERS = 256
 MAX_HEAD_BYTES = 65536
-"""Of a head that comes in many pieces; one that comes in one is no longer than what is read at once."""
+"""Of a head, or a trailer, that comes in many pieces; one that comes in one is no longer than what is read at once."""
 
 # There is one way only to read a header, else the time to refuse many of them would double with each.
 _HEAD = re.compile(
@@ -71,6 +71,7 @@ class ShortWayProtocol(HttpToolsProtocol):
         self._hot_write = hot_write
         self._in_message = False
         self._in_head = False
+        self._only_head = False
         self._head_bytes = 0
         self._answering = False
         self._stopping = False
@@ -82,7 +83,7 @@ class ShortWayProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_message = True
         self._in_head = True
-        self._head_bytes = 0
+        self._only_head = False
         super().on_message_begin()
         self.scope["extensions"] = {ABORT: {"cut": self.transport.abort}}
 
@@ -96,6 +97,10 @@ class ShortWayProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._only_head = False
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_message = False
@@ -118,13 +123,15 @@ class ShortWayProtocol(HttpToolsProtocol):
                 self.tasks.add(task)
                 task.add_done_callback(self.tasks.discard)
                 return
-        in_head = self._in_head
+        self._only_head = self._in_message
         super().data_received(data)
         # The parser keeps what it has of a header until all of it is there: without an end, all that is ever sent.
-        if in_head and self._in_head and not self.transport.is_closing():
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
+        self._head_bytes = self._head_bytes + len(data) if self._only_head else 0
+        if self._head_bytes > MAX_HEAD_BYTES and self._in_message and not self.transport.is_closing():
+            if self._in_head:
                 self.send_400_response("The head of the request is too long.")
+            else:  # its trailer is: an answer may be under way
+                self.transport.abort()
 
     def _short(self, data: bytes) -> Awaitable[Reply] | None:
         request = plain_post(data)
