@@ -240,7 +240,9 @@ async def test_a_batch_is_written_as_a_whole_or_not_at_all(ask: Client) -> None:
     assert (await ask("POST", "job/batch", 34, {"writes": mixed})).json() == {"written": 2}
     assert (await ask("GET", "job/1")).json() == {"n": 1, "m": 1}
     failing = [{"op": "put", "key": "new", "value": {}}, {"op": "patch", "key": "2", "value": {}}]
-    refused(await ask("POST", "job/batch", 35, {"writes": failing}), 404, "NOT_FOUND")
+    missing = await ask("POST", "job/batch", 35, {"writes": failing})
+    refused(missing, 404, "NOT_FOUND")
+    assert missing.json()["key"] == "2"
     refused(await ask("GET", "job/new"), 404, "NOT_FOUND")
     stale(await ask("POST", "job/batch", 34, {"writes": writes}), 34, 35, key="0", lockKey="job:rebuild")
 

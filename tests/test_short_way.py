@@ -117,6 +117,38 @@ def test_a_request_hidden_in_a_header_of_another_is_not_a_request(server: Server
     assert http.get("/v1/locks/hidden:1").status_code == 404
 
 
+def test_ten_thousand_headers_are_refused_and_nothing_is_granted(server: Server, http: httpx.Client) -> None:
+    many = b"".join(b"X-%d: y\r\n" % number for number in range(10_000))
+    request = _PLAIN.replace(b"/a/", b"/many-headers/").replace(b"Host: x\r\n", many)
+    assert _first_line(server, request) == b"HTTP/1.1 400 Bad Request"
+    assert http.get("/v1/locks/many-headers").status_code == 404
+
+
+def test_a_head_without_an_end_is_refused_and_not_kept(server: Server, http: httpx.Client) -> None:
+    endless = _PLAIN.partition(b"\r\n")[0] + b"\r\nX: " + b"a" * 8_000_000
+    assert _first_line(server, endless) in (b"HTTP/1.1 400 Bad Request", b"cut")
+    assert http.get("/livez").status_code == 200
+
+
+def test_a_trailer_without_an_end_is_not_kept(server: Server, http: httpx.Client) -> None:
+    chunked = _PLAIN.replace(b"/a/", b"/trailer/").replace(
+        b"Content-Length: 2\r\n\r\n{}", b"Transfer-Encoding: chunked"
+    )
+    assert _first_line(server, chunked + b"\r\n\r\n2\r\n{}\r\n0\r\nX: " + b"a" * 8_000_000) in (b"", b"cut")
+    assert http.get("/livez").status_code == 200
+
+
+def _first_line(server: Server, request: bytes) -> bytes:
+    """Of the answer; `cut` where the server closed the connection before it had read all."""
+    where = urlsplit(server.url)
+    with socket.create_connection((where.hostname, where.port), timeout=5) as line:
+        try:
+            line.sendall(request)
+            return line.recv(65536).partition(b"\r\n")[0]
+        except ConnectionError:
+            return b"cut"
+
+
 def test_an_answer_has_the_same_headers_both_ways(http: httpx.Client) -> None:
     short = http.post("/v1/locks/headers:1/acquire", content=b"{}", headers={"connection": "keep-alive"})
     long = http.post("/v1/locks/headers:2/acquire", content=b"{}", headers={"connection": "close"})

@@ -10,7 +10,9 @@ from fencegate.cli.options import STORES, Json
 
 
 def verify(
-    seconds: Annotated[float, typer.Option(help="How long to go on.")] = 30.0,
+    seconds: Annotated[
+        float, typer.Option(help="How long to go on; what has proved nothing by then goes on for up to 45 s more.")
+    ] = 30.0,
     store: Annotated[
         str | None,
         typer.Option(help=f"A lock store of your own: {STORES}; or one to start: sqlite, postgresql, mysql, redis, …"),

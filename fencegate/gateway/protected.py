@@ -188,7 +188,8 @@ class Protected(ABC):
             except StaleToken as stale:
                 error = stale
         if isinstance(error, StaleToken | NotFound | PreconditionFailed):
-            error.members |= {name: text for name, text in self._about(call).items() if text is not None}
+            about = {name: text for name, text in self._about(call).items() if text is not None}
+            error.members = about | error.members  # of a batch, the error knows which key it is about
         return Reply.of_error(error, _headers_of(error))
 
 

@@ -18,6 +18,10 @@ Hot = Callable[[bytes, bytes], Awaitable[Reply] | None]
 HotWrite = Callable[[str, bytes, Headers, bytes], Awaitable[Reply] | None]
 """The same of a PUT or PATCH: given its method, raw path, headers and body."""
 
+MAX_HEADERS = 256
+MAX_HEAD_BYTES = 65536
+"""Of a head, or a trailer, that comes in many pieces; one that comes in one is no longer than what is read at once."""
+
 # There is one way only to read a header, else the time to refuse many of them would double with each.
 _HEAD = re.compile(
     rb"POST (/v1/[!$-;=@-Z_a-z~%]{1,2048}) HTTP/1\.1\r\n((?:[0-9A-Za-z-]{1,64}:[\x20-\x7e\t]*\r\n){1,32})\r\n"
@@ -67,6 +71,8 @@ class ShortWayProtocol(HttpToolsProtocol):
         self._hot_write = hot_write
         self._in_message = False
         self._in_head = False
+        self._only_head = False
+        self._head_bytes = 0
         self._answering = False
         self._stopping = False
         self._waiting = b""
@@ -77,17 +83,24 @@ class ShortWayProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_message = True
         self._in_head = True
+        self._only_head = False
         super().on_message_begin()
         self.scope["extensions"] = {ABORT: {"cut": self.transport.abort}}
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # The trailer of a chunked body comes here too, and would become headers that no proxy before us has seen.
         if self._in_head:
+            if len(self.headers) == MAX_HEADERS:
+                raise ValueError("too many headers")  # uvicorn answers 400, and closes
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._only_head = False
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_message = False
@@ -110,7 +123,15 @@ class ShortWayProtocol(HttpToolsProtocol):
                 self.tasks.add(task)
                 task.add_done_callback(self.tasks.discard)
                 return
+        self._only_head = self._in_message
         super().data_received(data)
+        # The parser keeps what it has of a header until all of it is there: without an end, all that is ever sent.
+        self._head_bytes = self._head_bytes + len(data) if self._only_head else 0
+        if self._head_bytes > MAX_HEAD_BYTES and self._in_message and not self.transport.is_closing():
+            if self._in_head:
+                self.send_400_response("The head of the request is too long.")
+            else:  # its trailer is: an answer may be under way
+                self.transport.abort()
 
     def _short(self, data: bytes) -> Awaitable[Reply] | None:
         request = plain_post(data)

@@ -10,6 +10,7 @@ import pytest
 
 from fencegate.verify.history import History, Read, Write
 from fencegate.verify.judge import judge
+from fencegate.verify.real.campaign import Cells, plans
 from fencegate.verify.real.cast import Entries
 from fencegate.verify.real.cell import Live, Plan, run_cell
 from fencegate.verify.real.histories import Ledger, stale
@@ -66,6 +67,17 @@ async def test_a_bug_that_was_planted_in_the_gateway_is_found(tmp_path: Path) ->
 
 
 # --- what it is made of ----------------------------------------------------------------------------------------------
+
+
+def resources(seconds: float, cells: Cells) -> list[str]:
+    return [plan.resource for plan in plans(cells, seconds, 1, Entries())]
+
+
+def test_with_little_time_nothing_is_begun_that_it_does_not_suffice_for_unless_it_was_asked_for() -> None:
+    assert resources(5, Cells()) == ["rows"]
+    assert resources(15, Cells()) == ["rows", "objects"]
+    assert resources(5, Cells(resource="objects")) == ["objects"]
+    assert len(resources(5, Cells(everything=True))) > 10
 
 
 def test_a_seed_gives_the_same_faults() -> None:

@@ -151,7 +151,8 @@ def decide(shape: Shape, write: RowWrite, key: Key, old: Row | None, token: int)
     if write.conditions is not NO_CONDITIONS and not write.conditions.hold(etag_of(old)):
         raise PreconditionFailed("your own If-Match or If-None-Match did not hold: read again, then decide")
     if old is None and write.op != "put":
-        raise NotFound(f"there is nothing under {'/'.join(write.key)}")
+        name = "/".join(write.key)
+        raise NotFound(f"there is nothing under {name}", key=name)
     return shape.change(write.op, key, old, write.value, token)
 
 

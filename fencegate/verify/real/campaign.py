@@ -103,8 +103,11 @@ def run_cells(plans: Sequence[Plan], watch: Watch) -> Campaign:
 
 
 def plans(cells: Cells, seconds: float, seed: int, entries: Entries) -> list[Plan]:
-    """The plan of each cell; where there is little time for each, an episode is short."""
+    """The plan of each cell; where there is little time for each, an episode is short. What nobody asked for is begun
+    only if there is time for an episode of it."""
     pairs = cells.pairs()
+    if not cells.asked:
+        pairs = pairs[: max(1, int(seconds / SHORT_STORM_S))]
     each_s = seconds / len(pairs)
     storm_s = STORM_S if each_s >= SHORT_OF_TIME_S else SHORT_STORM_S
     return [Plan(store, resource, seed, each_s, entries, storm_s) for store, resource in pairs]
