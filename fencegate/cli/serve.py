@@ -25,7 +25,7 @@ def serve(
     from fencegate.serve import serve as run
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    for chatty in ("uvicorn", "alembic.runtime.plugins"):
+    for chatty in ("uvicorn", "alembic.runtime"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     logging.getLogger("fencegate.store").setLevel(logging.NOTSET)
     wanted = settings.read(listen=listen, role=role, store=store, data=data, config=config)

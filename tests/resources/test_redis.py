@@ -234,8 +234,9 @@ async def test_put_replaces_patch_merges_and_null_removes(hashes: RedisHashes, r
 async def test_a_batch_is_all_or_nothing(hashes: RedisHashes, raw: redis.asyncio.Redis) -> None:
     await hashes.write("job", 7, [RowWrite("put", ("a",), {"n": "1"}), RowWrite("put", ("b",), {"n": "1"})])
     good = [RowWrite("put", ("a",), {"n": "2"}), RowWrite("delete", ("b",)), RowWrite("put", ("b",), {"n": "3"})]
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound) as missing:
         await hashes.write("job", 8, [*good, RowWrite("patch", ("none",), {"n": "2"})])
+    assert missing.value.members["key"] == "none"
     assert await raw.hget("app:a", "n") == b"1"
     assert await hashes.mark("job") == 8, "what is refused after the check leaves the mark raised"
     rows, _ = await hashes.write("job", 8, [*good, RowWrite("patch", ("b",), {"m": "4"})])

@@ -158,7 +158,8 @@ class RedisResource:
             case b"precondition":
                 raise PreconditionFailed("your own If-Match or If-None-Match did not hold: read again, then decide")
             case b"missing":
-                raise NotFound("there is nothing under this key")
+                of_batch = {"key": name.decode().removeprefix(self._prefix) for name in rest[1:]}
+                raise NotFound("there is nothing under this key", **of_batch)
             case b"kind":
                 kind = rest[1].decode()
                 raise InvalidInput("key", f"Redis holds a {kind} there, and this resource is of {self.form}")
