@@ -1,7 +1,8 @@
 """A fold on its way to the store: the commit that it asks for, on condition that all it saw is unchanged."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from fencegate.core.model import LOCKS, SESSIONS, Done, Record
 from fencegate.core.ports import Change, Interval
@@ -13,8 +14,7 @@ from fencegate.engine.lane import Lane
 LAND_WITHIN_US = 10_000_000
 
 
-@dataclass(slots=True, eq=False)
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """See the head of this file."""
 
     result: Fold
@@ -44,21 +44,22 @@ def attempt(
     written_us = now.latest if watched else 0
     largest = 0
     for name, record in writes.items():
-        version, _, commits = seen.get(name, ABSENT)
+        before = seen.get(name, ABSENT)
         if record is None:
-            changes.append(Change(name, version, commit_id))
+            changes.append(Change(name, before.version, commit_id))
             after[name] = ABSENT
             continue
+        keep_until_us: int | None = None
+        commits: tuple[str, ...] = ()
         if type(record) is Done:
-            value, keep_until_us = encode(record), record.until_us
-            after[name] = Known(commit_id, record)
+            keep_until_us = record.until_us
         else:
-            keep_until_us, commits = None, (commit_id, *commits[: RECENT - 1])
-            value = encode(record, commits, written_us)
-            after[name] = Known(commit_id, record, commits)
+            commits = (commit_id, *before.commits[: RECENT - 1])
+        value = encode(record, commits, written_us)
+        after[name] = Known(commit_id, record, commits)
         if len(value) > largest:
             largest = len(value)
-        changes.append(Change(name, version, commit_id, value, False, keep_until_us))
+        changes.append(Change(name, before.version, commit_id, value, False, keep_until_us))
     entry = lanes[0].entry
     if writes.get(entry) is None:
         entry = _witness(lanes, writes)

@@ -148,15 +148,14 @@ class Engine:
     async def release(self, command: Release, limit_s: float) -> None:
         """Give a lock back; OutcomeUnknown when the store takes longer than that."""
         asked = self._lanes.ask(command)
-        self._bound(asked, limit_s)
+        (self._waits or self._waits_here()).bound(asked, limit_s, _no_answer)
         outcome = await asked
         if type(outcome) is not Released:
             raise _refusal(outcome)
 
-    def _bound(self, asked: "asyncio.Future[Outcome]", limit_s: float) -> None:
-        if self._waits is None:
-            self._waits = Waits.of(running_loop())
-        self._waits.bound(asked, limit_s, _no_answer)
+    def _waits_here(self) -> Waits:
+        self._waits = Waits.of(running_loop())
+        return self._waits
 
     async def acquire_all(self, command: AcquireAll, wait_us: int = 0, keep_us: int = 0) -> tuple[Hold, ...]:
         """All of these locks, or none, in the order of the command's parts."""
@@ -238,7 +237,7 @@ class Engine:
         try:
             asked = self._lanes.ask(command, stands=waits)
             if limit_s:
-                self._bound(asked, limit_s)
+                (self._waits or self._waits_here()).bound(asked, limit_s, _no_answer)
             outcome = await asked
             if type(outcome) is Queued:
                 standing = self._stand_there(command, deadline_us, keep_us)
