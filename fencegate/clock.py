@@ -59,8 +59,8 @@ class SystemClock:
         page = _here.page
         start = page.next
         end = start + 2 * bytes_
-        if end > len(page.digits):
-            page.digits, start, end = os.urandom(_PAGE).hex(), 0, 2 * bytes_
+        if end > _PAGE:
+            page.digits, start, end = os.urandom(_PAGE // 2).hex(), 0, 2 * bytes_
         page.next = end
         return page.digits[start:end]
 
@@ -68,7 +68,7 @@ class SystemClock:
         return random.random()  # noqa: S311 - spreads retries; nothing rests on it
 
 
-_PAGE = 4096
+_PAGE = 8192
 
 
 class _Page:
@@ -78,7 +78,7 @@ class _Page:
 
     def __init__(self) -> None:
         self.digits = ""
-        self.next = 0
+        self.next = _PAGE
 
 
 class _Here(threading.local):

@@ -228,10 +228,12 @@ class Life(ABC):
         if state is LeaseState.LOST:
             for callback in list(self._on_lost):
                 callback()
-        for listener in list(self._on_state):
-            listener(state)
-        for child in list(self._children):
-            child._follow(self)
+        if self._on_state:
+            for listener in list(self._on_state):
+                listener(state)
+        if self._children:
+            for child in list(self._children):
+                child._follow(self)
 
     def _follow(self, parent: "Life") -> None:
         with self._mutex:

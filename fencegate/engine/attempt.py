@@ -14,7 +14,7 @@ from fencegate.engine.lane import Lane
 LAND_WITHIN_US = 10_000_000
 
 
-class Attempt(msgspec.Struct, eq=False):
+class Attempt(msgspec.Struct, eq=False, gc=False):
     """See the head of this file."""
 
     result: Fold
@@ -28,8 +28,11 @@ class Attempt(msgspec.Struct, eq=False):
     log: list[tuple[str, bytes]]
     not_after_us: int
     written_us: int
-    largest: int
-    """The bytes of the largest value."""
+
+    @property
+    def largest(self) -> int:
+        """The bytes of the largest value."""
+        return max([len(change.value) for change in self.changes if change.value is not None], default=0)
 
 
 def attempt(
@@ -42,7 +45,6 @@ def attempt(
         changes += [Change(name, known.version, "", None, True) for name, known in seen.items() if name not in writes]
     after: dict[str, Known] = {}
     written_us = now.latest if watched else 0
-    largest = 0
     for name, record in writes.items():
         before = seen.get(name, ABSENT)
         if record is None:
@@ -57,8 +59,6 @@ def attempt(
             commits = (commit_id, *before.commits[: RECENT - 1])
         value = encode(record, commits, written_us)
         after[name] = Known(commit_id, record, commits)
-        if len(value) > largest:
-            largest = len(value)
         changes.append(Change(name, before.version, commit_id, value, False, keep_until_us))
     entry = lanes[0].entry
     if writes.get(entry) is None:
@@ -71,9 +71,7 @@ def attempt(
         lines += [(name, encode_line(replica, None, version)) for name in moved if name not in told]
     by_us = now.latest + LAND_WITHIN_US
     not_after_us = by_us if result.not_after_us is None else min(result.not_after_us, by_us)
-    return Attempt(
-        result, entry, seen.get(entry, ABSENT), after, commit_id, changes, lines, not_after_us, written_us, largest
-    )
+    return Attempt(result, entry, seen.get(entry, ABSENT), after, commit_id, changes, lines, not_after_us, written_us)
 
 
 def _moved(lanes: Sequence[Lane], writes: Mapping[str, Record | None]) -> list[str]:

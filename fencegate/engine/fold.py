@@ -28,7 +28,7 @@ from fencegate.engine.lane import Lane
 Guess = Callable[[str], Known]
 
 
-class Fold(msgspec.Struct):
+class Fold(msgspec.Struct, gc=False):
     """What several commands do together."""
 
     seen: dict[str, Known]
@@ -87,8 +87,9 @@ def fold(
         return Need(need.entries)
 
 
-def fold_alone(entry: str, command: Command, seen: Known, now: Interval, limits: Limits, guess: Guess) -> Fold:
+def fold_alone(entry: str, command: Command, now: Interval, limits: Limits, guess: Guess) -> Fold:
     """The same for one command about a lock that nobody waits for here, which is most of them."""
+    seen = guess(entry)
     shown = {entry: seen}
     step = transition({entry: seen.record}, command, now, limits)
     if type(step) is Need:

@@ -185,7 +185,10 @@ class Lanes:
         lot = (lane,)
         try:
             now = self._now() or self.now()
-            result = self._fold_known(lot, asked, now)
+            if len(asked) == 1 and not lane.waiting:
+                result = fold_alone(lane.entry, asked[0][0], now, self._limits, self.known.guess)
+            else:
+                result = self._fold_known(lot, asked, now)
             if not result.writes:
                 self._slowly(lot, asked, self._settle(lot, asked, list(result.seen)))
                 return
@@ -205,8 +208,6 @@ class Lanes:
         """Rest on what is known, and let the commit find out."""
         lane = lot[0]
         entry = lane.entry
-        if len(asked) == 1 and not lane.waiting:
-            return fold_alone(entry, asked[0][0], self.known.guess(entry), now, self._limits, self.known.guess)
         lane.expect(asked)
         seen = {entry: self.known.guess(entry)}
         result = fold(lot, [one[0] for one in asked], seen, now, self._limits, self.known.guess)

@@ -299,7 +299,7 @@ class LockTurn:
         self.turn.writes[done_entry(self.lock_key, who.request)] = Done(
             ending, who.lock_token, who.owner_id, who.fingerprint, hold.token, left, until_us, reason
         )
-        self.log(ending.value, hold, reason, at_us)
+        self.log(str(ending), hold, reason, at_us)
         return left
 
     def put_hold(self, hold: Hold, changed: Hold) -> None:
