@@ -56,35 +56,48 @@ class SystemClock:
         return time.clock_gettime_ns(_BOOTTIME) // 1000
 
     def random_id(self, bytes_: int = 12) -> str:
-        return _pool.take(bytes_).hex()
+        page = _here.page
+        start = page.next
+        end = start + 2 * bytes_
+        if end > _PAGE:
+            page.digits, start, end = os.urandom(_PAGE // 2).hex(), 0, 2 * bytes_
+        page.next = end
+        return page.digits[start:end]
 
     def jitter(self) -> float:
         return random.random()  # noqa: S311 - spreads retries; nothing rests on it
 
 
-class _Pool:
+_PAGE = 8192
+
+
+class _Page:
     """The kernel's randomness, fetched by the page: a system call for each id costs more than the rest of it."""
 
+    __slots__ = ("digits", "next")
+
     def __init__(self) -> None:
-        self._pages = threading.local()
-        os.register_at_fork(after_in_child=self._forget)
-
-    def _forget(self) -> None:
-        """A child that went on with its parent's page would give out its parent's ids."""
-        self._pages = threading.local()
-
-    def take(self, count: int) -> bytes:
-        page = self._pages
-        start: int = getattr(page, "next", _PAGE)
-        if start + count > _PAGE:
-            page.bytes, start = os.urandom(_PAGE), 0
-        page.next = start + count
-        taken: bytes = page.bytes[start : start + count]
-        return taken
+        self.digits = ""
+        self.next = _PAGE
 
 
-_PAGE = 4096
-_pool = _Pool()
+class _Here(threading.local):
+    """What belongs to one thread."""
+
+    def __init__(self) -> None:
+        self.page = _Page()
+
+
+_here = _Here()
+
+
+def _forget() -> None:
+    """A child that went on with its parent's page would give out its parent's ids."""
+    global _here
+    _here = _Here()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 class ManualClock:

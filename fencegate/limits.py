@@ -27,7 +27,9 @@ class _Wait:
         self.expired = False
 
 
-_Bound = tuple[asyncio.Future[Any], float, Callable[[float], Exception]]
+_Bound = tuple[float | None, float, Callable[[float], Exception]]
+"""When it is too late (None: no ring has seen it yet, and it is the first one that it counts from), how long it may
+take, and what it ends with then."""
 
 
 class Waits:
@@ -36,9 +38,7 @@ class Waits:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._waits: dict[_Wait, None] = {}
-        self._new: list[_Bound] = []
-        """Those that no ring has seen: it is the next one that they count from."""
-        self._bound: list[tuple[float, _Bound]] = []
+        self._bound: dict[asyncio.Future[Any], _Bound] = {}
         self._rings = False
 
     @staticmethod
@@ -58,10 +58,15 @@ class Waits:
     def bound(self, future: "asyncio.Future[Any]", limit_s: float, late: Callable[[float], Exception]) -> None:
         """Have a future of this loop end with what `late` makes when it takes longer: for whoever may give such an end
         to it, the cheapest way. It is counted from the next ring, so it may be two tenths of a second late. (Counted
-        from the last one it would be too early where the event loop stood still since.)"""
+        from the last one it would be too early where the event loop stood still since.) `free` it when it is done."""
         if not self._rings and (loop := self._loop()) is not None:
             self._start(loop)
-        self._new.append((future, limit_s, late))
+        self._bound[future] = (None, limit_s, late)
+
+    def free(self, future: "asyncio.Future[Any]") -> None:
+        """It is done. The next ring would find that too; but whatever lives on until then is looked at by the garbage
+        collector, again and again: that cost a tenth of a lock call."""
+        self._bound.pop(future, None)
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._rings = True
@@ -72,21 +77,20 @@ class Waits:
 
     def _ring(self) -> None:
         loop = self._loop()
-        if loop is None or not (self._waits or self._bound or self._new):
+        if loop is None or not (self._waits or self._bound):
             self._rings = False
             return
         now_s = loop.time()
         for wait in [wait for wait in self._waits if wait.until_s <= now_s and not wait.expired]:
             wait.expired = True
             wait.task.cancel()
-        if self._bound:
-            self._bound = [one for one in self._bound if not one[1][0].done()]
-            for until_s, (future, limit_s, late) in self._bound:
-                if until_s <= now_s:
-                    future.set_exception(late(limit_s))
-        if self._new:
-            self._bound += [(now_s + one[1], one) for one in self._new if not one[0].done()]
-            self._new = []
+        for future, (until_s, limit_s, late) in list(self._bound.items()):
+            if future.done():
+                del self._bound[future]
+            elif until_s is None:
+                self._bound[future] = (now_s + limit_s, limit_s, late)
+            elif until_s <= now_s:
+                future.set_exception(late(limit_s))
         loop.call_later(RING_EVERY_S, self._ring)
 
 

@@ -8,16 +8,27 @@ import asyncio
 import os
 import threading
 from threading import get_ident
+from typing import Any
 
-_here = threading.local()
+
+class _Here(threading.local):
+    loop: Any = None
+
+
+_here = _Here()
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
     """The event loop that runs in this thread; RuntimeError when none does."""
-    loop: asyncio.AbstractEventLoop | None = getattr(_here, "loop", None)
-    # Not `is_running`: it may run in another thread by now. A loop that does not tell where is looked for each time.
-    if loop is None or getattr(loop, "_thread_id", None) != get_ident():
-        loop = _here.loop = asyncio.get_running_loop()
+    loop: asyncio.AbstractEventLoop
+    try:
+        loop = _here.loop
+        # Not `is_running`: it may run in another thread by now.
+        if loop._thread_id == get_ident():  # type: ignore[attr-defined]
+            return loop
+    except AttributeError:  # there was none yet, or it is one that does not tell where it runs
+        pass
+    loop = _here.loop = asyncio.get_running_loop()
     return loop
 
 

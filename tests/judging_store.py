@@ -374,7 +374,9 @@ class JudgingStore:
             hold = grant.hold
             there = self.truth[grant.key].live.get(hold.who.lock_token)
             assert there is not None, "told of a hold that is not there"
-            assert (there.token, self.end_of(there), there.pending) == (hold.token, hold.expires_us, False)
+            revoked = self.record(grant.key).revoked
+            end_us = self.end_of(there) if revoked is None else min(self.end_of(there), revoked.at_us)
+            assert (there.token, end_us, there.pending) == (hold.token, hold.expires_us, False)
             self.truth[grant.key].believed[hold.who.lock_token] = grant
             if hold.who.terms.session:
                 self._believe_session(hold.who.terms.session, hold.expires_us)

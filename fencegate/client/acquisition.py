@@ -14,7 +14,7 @@ from fencegate.client.attempt import WORTH_REPEATING, pause_s, repeated, repeate
 from fencegate.client.grant import Grant, granted_here
 from fencegate.client.patience import within
 from fencegate.client.release import release
-from fencegate.client.transport import Json, Straight, Transport, straight_of
+from fencegate.client.transport import Json, Straight, Transport
 from fencegate.clock import Clock
 from fencegate.core.errors import FencegateError, LockExpired, LockHeld, OutcomeUnknown, ShuttingDown
 from fencegate.core.model import Hold
@@ -45,10 +45,11 @@ class Acquisition(Generic[G]):
         self._clock = clock
         self._timeout_s = timeout_s
         self._request_id = self._wish.request_id or clock.random_id()
-        now_us = clock.monotonic_us()
-        self._repeatable_until_us = now_us + _REPEATABLE_US
+        self._fresh = self._wish.request_id is None
+        """Whether nobody was told of the request yet."""
+        self._begun_us = now_us = clock.monotonic_us()
         self._wait_until_us = now_us + self._wish.wait_s * 1e6
-        self._resolve_until_us = now_us + max(self._wish.wait_s, timeout_s) * 1e6
+        self._repeatable_until_us = now_us + _REPEATABLE_US
         self.doubtful = False
         """Whether the lock service may hold something for us that we don't know of."""
         self._since_us = now_us
@@ -138,7 +139,10 @@ class Acquisition(Generic[G]):
     def _is_worth_another(self, error: Exception) -> bool:
         if not worth_repeating(error) or isinstance(error, _TooOld):
             return False
-        return self._clock.monotonic_us() < (self._resolve_until_us if self.doubtful else self._wait_until_us)
+        until_us = self._wait_until_us
+        if self.doubtful:
+            until_us = max(until_us, self._begun_us + self._timeout_s * 1e6)
+        return self._clock.monotonic_us() < until_us
 
     async def _send(self, transport: Transport, poll_ms: int, started_us: int) -> G:
         body: Json = {**self._wish.body(self._owner_id), "requestId": self._request_id}
@@ -162,13 +166,11 @@ class Acquisition(Generic[G]):
 class PlainAcquisition(Acquisition[Grant]):
     """An acquire of one lock on plain terms: where the engine is in this process, it is asked without a body."""
 
-    def __init__(self, ask: OneLock, owner_id: str, clock: Clock, timeout_s: float) -> None:
-        super().__init__(ask, owner_id, clock, timeout_s)
-        self._lock_key = ask.lock_key
-        self._fresh = ask.wish.request_id is None
+    _ask: OneLock
 
     async def run(self, transport: Transport) -> Grant:
-        straight = straight_of(transport, self._lock_key)
+        lock_key = self._ask.lock_key
+        straight = transport.straight(lock_key)
         if straight is None or not self._fresh:
             return await self._run(transport, None)
         # Not from when it was made: to open the store may have taken longer than a lease lasts.
@@ -181,20 +183,21 @@ class PlainAcquisition(Acquisition[Grant]):
             self._refused(error, poll_ms, False)
             failed = error
         else:  # nobody knew of this request before, so the hold can't have begun before it left
-            return granted_here(self._lock_key, hold, (hold.expires_us - hold.granted_us) // 1000, started_us)
+            return granted_here(lock_key, hold, (hold.expires_us - hold.granted_us) // 1000, started_us)
         return await self._run(transport, failed)
 
     async def _send(self, transport: Transport, poll_ms: int, started_us: int) -> Grant:
-        straight = straight_of(transport, self._lock_key)
+        lock_key = self._ask.lock_key
+        straight = transport.straight(lock_key)
         if straight is None:
             return await super()._send(transport, poll_ms, started_us)
         hold = await self._ask_straight(straight, poll_ms)
-        return granted_here(self._lock_key, hold, straight.remaining_ms(hold), started_us)
+        return granted_here(lock_key, hold, straight.remaining_ms(hold), started_us)
 
     def _ask_straight(self, straight: Straight, poll_ms: int) -> Awaitable[Hold]:
         fresh, self._fresh = self._fresh, False
         wish = self._wish
         owner_id = wish.owner_id or self._owner_id
         return straight.acquire(
-            self._lock_key, owner_id, wish.ttl_ms, self._request_id, poll_ms, fresh, self._timeout_s
+            self._ask.lock_key, owner_id, wish.ttl_ms, self._request_id, poll_ms, fresh, self._timeout_s
         )

@@ -78,8 +78,9 @@ class Connection:
             found = self._transports[loop] = _LoopTransport()
         return await found.get(self.url, self.timeout_s)
 
-    async def prepare_to_keep(self) -> None:
-        """Open the thread's transport before a lock is acquired, not when it is to be renewed.
+    async def open(self) -> Transport:
+        """The transport of the running event loop, with the thread's opened before a lock is acquired, not when it is
+        to be renewed.
 
         An embedded store closes with its last user, and with `memory://` its locks are gone then: so the thread has
         to be one of them before the caller's event loop can end.
@@ -88,6 +89,7 @@ class Connection:
         if found is None or found.transport is None:
             await asyncio.wrap_future(background().spawn(self.transport()))
         self._is_prepared = True
+        return await self.transport()
 
     def keep(self, life: Life) -> None:
         """Renew this from now on."""

@@ -1,7 +1,7 @@
 """The async face of whatever is held: `async with` it, or acquire and release it; and the event of its loss."""
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar
 
@@ -61,20 +61,23 @@ class Handle(Generic[K]):
         self._is_silent = connection.on_state is None and not wanted(reactions)
         self._body: _Body | None = None
 
-    async def acquire(self) -> K:
+    def acquire(self) -> Coroutine[Any, Any, K]:
         """Get it, and have it renewed until `release`. LockHeld when it can't be had."""
-        held = await self._holding.acquire()
-        if self._is_silent:
-            return held
+        getting = self._holding.acquire()
+        return getting if self._is_silent else self._followed(getting)
+
+    async def _followed(self, getting: Coroutine[Any, Any, K]) -> K:
+        """Have whoever wants to know told of what is got."""
+        held = await getting
         teller = LoopTeller(asyncio.get_running_loop())
         follow(held, self._reactions, teller)
         for lease in held._leases():
             follow(lease, {"on_state": self._connection.on_state}, teller)
         return held
 
-    async def release(self) -> None:
+    def release(self) -> Coroutine[Any, Any, None]:
         """Give it back. Raises LockLost when it was lost before that; does nothing when it was released."""
-        await self._holding.release()
+        return self._holding.release()
 
     def __await__(self) -> Generator[Any, None, K]:
         return self.acquire().__await__()

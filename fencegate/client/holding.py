@@ -24,7 +24,7 @@ class Request(Protocol[G_co]):
 
     doubtful: bool
 
-    async def run(self, transport: Transport) -> G_co: ...
+    def run(self, transport: Transport) -> Awaitable[G_co]: ...
 
     async def undo(self, transport: Transport) -> None: ...
 
@@ -52,9 +52,27 @@ class Holding(Generic[G_co, K]):
         if self._busy or (self._held is not None and self._held.held):
             raise FencegateError("this handle holds the lock or is getting it; make another one with hold()")
         self._busy = True
+        connection = self._connection
         try:
-            self._held = held = await self._get()
-            return held
+            request = self._make_request()
+            try:
+                grant = await request.run(connection.ready() or await connection.open())
+            except BaseException:  # cancelled, too: what may be under way is found and undone in the background
+                if request.doubtful:
+                    connection.owe(request.undo)
+                raise
+            made = self._make(grant)
+            if not made.held:
+                connection.owe(request.undo)
+                raise LockLost(f"{made._describe()} was granted, but the answer came after its deadline; acquire anew")
+            if made._parent is None:
+                connection.keep(made)
+            elif made._last_us is not None:  # it is renewed with its session, but may end before that
+                background().loop.call_soon_threadsafe(look_at_deadline, made)
+            if self._claim is not None:
+                await self._claimed(made, self._claim)
+            self._held = made
+            return made
         finally:
             self._busy = False
 
@@ -80,31 +98,6 @@ class Holding(Generic[G_co, K]):
         """For a caller who was interrupted before it heard of the grant: give back what came."""
         with suppress(FencegateError):
             await self.release()
-
-    async def _get(self) -> K:
-        connection = self._connection
-        request = self._make_request()
-        try:
-            transport = connection.ready()
-            if transport is None:
-                await connection.prepare_to_keep()
-                transport = await connection.transport()
-            grant = await request.run(transport)
-        except BaseException:  # cancelled, too: what may be under way is found and undone in the background
-            if request.doubtful:
-                connection.owe(request.undo)
-            raise
-        made = self._make(grant)
-        if not made.held:
-            connection.owe(request.undo)
-            raise LockLost(f"{made._describe()} was granted, but the answer came after its deadline; acquire anew")
-        if made._parent is None:
-            connection.keep(made)
-        elif made._last_us is not None:  # it is renewed with its session, but may end before that
-            background().loop.call_soon_threadsafe(look_at_deadline, made)
-        if self._claim is not None:
-            await self._claimed(made, self._claim)
-        return made
 
     async def _claimed(self, made: K, claim: Callable[[K], Awaitable[None]]) -> None:
         """A lock whose fences can't be raised is given back: its holder would read what may still change."""

@@ -78,6 +78,9 @@ class HttpTransport:
             trust_env=False,
         )
 
+    def straight(self, _lock_key: str) -> None:
+        return None
+
     async def acquire(self, lock_key: str, body: Mapping[str, Any]) -> Json:
         return await self._post_lock(lock_key, "acquire", body)
 

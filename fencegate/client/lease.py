@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Iterator
 from fencegate.client.attachment import export_grant
 from fencegate.client.grant import Grant, Mode, renewed
 from fencegate.client.life import LeaseState, Life
-from fencegate.client.transport import Transport, straight_of
+from fencegate.client.transport import Transport
 from fencegate.clock import Clock
 from fencegate.core.errors import FencegateError
 from fencegate.core.token import Token, token_headers
@@ -102,7 +102,7 @@ class LeaseCore(Life):
 
     def _release_within(self, transport: Transport, limit_s: float) -> Awaitable[object]:
         grant = self._grant
-        straight = straight_of(transport, grant.lock_key)
+        straight = transport.straight(grant.lock_key)
         if straight is None:
             return super()._release_within(transport, limit_s)
         return straight.release(grant.lock_key, grant.lock_token, grant.owner_id, limit_s)

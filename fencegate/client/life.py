@@ -75,9 +75,9 @@ class Life(ABC):
         self._on_lost: dict[Callable[[], None], None] = {}
         self._on_state: dict[Callable[[LeaseState], None], None] = {}
         self._on_revoked: dict[Callable[[], None], None] = {}
-        with self._mutex:
-            self._state = LeaseState.HELD
-            if parent is not None:
+        self._state = LeaseState.HELD
+        if parent is not None:
+            with self._mutex:
                 parent._children[self] = None
                 self._follow(parent)
 
@@ -85,7 +85,7 @@ class Life(ABC):
 
     @property
     def state(self) -> LeaseState:
-        if not self._is_ours():
+        if self._born_in is not _process:
             return LeaseState.LOST
         if self._state in ALIVE:
             parent = self._parent
@@ -200,11 +200,16 @@ class Life(ABC):
     def _lose(self, why: str) -> None:
         self._end(LeaseState.LOST, why)
 
+    @property
+    def _is_released(self) -> bool:
+        """Whether somebody gave it back: here, or in the process that this one was forked from."""
+        return self._state is LeaseState.RELEASED
+
     def _give_up(self) -> bool:
         """Stop using it, before it is released; False when it was lost before that."""
         if self.held:
             self._end(LeaseState.RELEASED, "it was released")
-        return self._state is LeaseState.RELEASED
+        return self._is_released
 
     def _end(self, state: LeaseState, why: str) -> None:
         with self._mutex:
@@ -223,10 +228,12 @@ class Life(ABC):
         if state is LeaseState.LOST:
             for callback in list(self._on_lost):
                 callback()
-        for listener in list(self._on_state):
-            listener(state)
-        for child in list(self._children):
-            child._follow(self)
+        if self._on_state:
+            for listener in list(self._on_state):
+                listener(state)
+        if self._children:
+            for child in list(self._children):
+                child._follow(self)
 
     def _follow(self, parent: "Life") -> None:
         with self._mutex:

@@ -5,7 +5,7 @@ from functools import partial
 
 from fencegate.client.attempt import repeated, repeated_after, worth_repeating
 from fencegate.client.connection import Connection
-from fencegate.client.life import LeaseState, Life
+from fencegate.client.life import Life
 from fencegate.client.renewal import OVER
 from fencegate.client.transport import Transport
 from fencegate.clock import Clock
@@ -37,11 +37,10 @@ async def give_back(connection: Connection, life: Life) -> None:
     However it ends, it is used no more and its release is on its way: a cancellation here hands it to the background
     thread, and a lock service that can't be reached is asked until the lease would have run out anyway.
     """
-    if life.state is LeaseState.RELEASED:
+    if life._is_released:
         return
     connection.let_go(life)
-    released = life._give_up()
-    if not released:
+    if not life._give_up():
         if life._is_ours():
             connection.owe(partial(_finish, life, connection))
         life._raise_lost()

@@ -30,11 +30,13 @@ class Rota:
 
     def join(self, life: Life, thread: Background) -> None:
         """Have it renewed from the first third of its time on, or looked at when it ends before that."""
-        now_us = self._clock.monotonic_us()
-        step = min(now_us + int(life.ttl * 1e6) // 3, max(now_us, life._deadline_us)) // _STEP_US
+        step = min(life._started_us + int(life.ttl * 1e6) // 3, life._deadline_us) // _STEP_US
         with self._mutex:
             self._steps[life] = step
-            self._due.setdefault(step, {})[life] = None
+            lives = self._due.get(step)
+            if lives is None:
+                lives = self._due[step] = {}
+            lives[life] = None
             if self._next is not None and self._next <= step:
                 return
             self._next = step

@@ -1,6 +1,6 @@
 """How a client reaches the lock service: over HTTP, or through an engine in this very process."""
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, Protocol
 
 from fencegate.core.errors import InvalidInput
@@ -29,18 +29,15 @@ class Straight(Protocol):
         """How long the hold lasts from now."""
 
 
-def straight_of(transport: "Transport", lock_key: str) -> Straight | None:
-    """The straight way to a lock; None where it leads over a wire."""
-    way: Callable[[str], Straight] | None = getattr(transport, "straight", None)
-    return None if way is None else way(lock_key)
-
-
 class Transport(Protocol):
     """The lock calls, one to one, with the bodies and answers of the REST calls. Belongs to one event loop.
 
     What the lock service refuses is raised as the error of `fencegate.core.errors` that has its code. A call that
     surely didn't arrive raises StoreUnavailable, one that may have arrived OutcomeUnknown.
     """
+
+    def straight(self, lock_key: str) -> Straight | None:
+        """The straight way to a lock; None where it leads over a wire."""
 
     async def acquire(self, lock_key: str, body: Mapping[str, Any]) -> Json: ...
 

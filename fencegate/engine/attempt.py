@@ -1,7 +1,8 @@
 """A fold on its way to the store: the commit that it asks for, on condition that all it saw is unchanged."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from fencegate.core.model import LOCKS, SESSIONS, Done, Record
 from fencegate.core.ports import Change, Interval
@@ -13,8 +14,7 @@ from fencegate.engine.lane import Lane
 LAND_WITHIN_US = 10_000_000
 
 
-@dataclass(slots=True, eq=False)
-class Attempt:
+class Attempt(msgspec.Struct, eq=False, gc=False):
     """See the head of this file."""
 
     result: Fold
@@ -28,8 +28,11 @@ class Attempt:
     log: list[tuple[str, bytes]]
     not_after_us: int
     written_us: int
-    largest: int
-    """The bytes of the largest value."""
+
+    @property
+    def largest(self) -> int:
+        """The bytes of the largest value."""
+        return max([len(change.value) for change in self.changes if change.value is not None], default=0)
 
 
 def attempt(
@@ -42,23 +45,21 @@ def attempt(
         changes += [Change(name, known.version, "", None, True) for name, known in seen.items() if name not in writes]
     after: dict[str, Known] = {}
     written_us = now.latest if watched else 0
-    largest = 0
     for name, record in writes.items():
-        version, _, commits = seen.get(name, ABSENT)
+        before = seen.get(name, ABSENT)
         if record is None:
-            changes.append(Change(name, version, commit_id))
+            changes.append(Change(name, before.version, commit_id))
             after[name] = ABSENT
             continue
+        keep_until_us: int | None = None
+        commits: tuple[str, ...] = ()
         if type(record) is Done:
-            value, keep_until_us = encode(record), record.until_us
-            after[name] = Known(commit_id, record)
+            keep_until_us = record.until_us
         else:
-            keep_until_us, commits = None, (commit_id, *commits[: RECENT - 1])
-            value = encode(record, commits, written_us)
-            after[name] = Known(commit_id, record, commits)
-        if len(value) > largest:
-            largest = len(value)
-        changes.append(Change(name, version, commit_id, value, False, keep_until_us))
+            commits = (commit_id, *before.commits[: RECENT - 1])
+        value = encode(record, commits, written_us)
+        after[name] = Known(commit_id, record, commits)
+        changes.append(Change(name, before.version, commit_id, value, False, keep_until_us))
     entry = lanes[0].entry
     if writes.get(entry) is None:
         entry = _witness(lanes, writes)
@@ -70,9 +71,7 @@ def attempt(
         lines += [(name, encode_line(replica, None, version)) for name in moved if name not in told]
     by_us = now.latest + LAND_WITHIN_US
     not_after_us = by_us if result.not_after_us is None else min(result.not_after_us, by_us)
-    return Attempt(
-        result, entry, seen.get(entry, ABSENT), after, commit_id, changes, lines, not_after_us, written_us, largest
-    )
+    return Attempt(result, entry, seen.get(entry, ABSENT), after, commit_id, changes, lines, not_after_us, written_us)
 
 
 def _moved(lanes: Sequence[Lane], writes: Mapping[str, Record | None]) -> list[str]:

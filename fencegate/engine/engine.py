@@ -147,16 +147,17 @@ class Engine:
 
     async def release(self, command: Release, limit_s: float) -> None:
         """Give a lock back; OutcomeUnknown when the store takes longer than that."""
+        waits = self._waits or self._waits_here()
         asked = self._lanes.ask(command)
-        self._bound(asked, limit_s)
+        waits.bound(asked, limit_s, _no_answer)
         outcome = await asked
+        waits.free(asked)
         if type(outcome) is not Released:
             raise _refusal(outcome)
 
-    def _bound(self, asked: "asyncio.Future[Outcome]", limit_s: float) -> None:
-        if self._waits is None:
-            self._waits = Waits.of(running_loop())
-        self._waits.bound(asked, limit_s, _no_answer)
+    def _waits_here(self) -> Waits:
+        self._waits = Waits.of(running_loop())
+        return self._waits
 
     async def acquire_all(self, command: AcquireAll, wait_us: int = 0, keep_us: int = 0) -> tuple[Hold, ...]:
         """All of these locks, or none, in the order of the command's parts."""
@@ -231,15 +232,19 @@ class Engine:
     async def acquire_plainly(self, command: Acquire, wait_us: int, keep_us: int, limit_s: float) -> Hold:
         """`acquire` of a plain lock that nobody waits for below another: what waiting takes is made when there is
         somebody to wait for."""
-        settled, waits = False, command.wait
-        if waits and self._stopping:
+        settled, stands = False, command.wait
+        if stands and self._stopping:
             raise _stopping()
-        deadline_us = self.clock.monotonic_us() + wait_us if waits else 0
+        deadline_us = self.clock.monotonic_us() + wait_us if stands else 0
         try:
-            asked = self._lanes.ask(command, stands=waits)
+            asked = self._lanes.ask(command, stands=stands)
             if limit_s:
-                self._bound(asked, limit_s)
-            outcome = await asked
+                waits = self._waits or self._waits_here()
+                waits.bound(asked, limit_s, _no_answer)
+                outcome = await asked
+                waits.free(asked)
+            else:
+                outcome = await asked
             if type(outcome) is Queued:
                 standing = self._stand_there(command, deadline_us, keep_us)
                 outcome = await (_within(standing, wait_us / 1e6 + limit_s) if limit_s else standing)
@@ -252,9 +257,9 @@ class Engine:
             raise
         finally:
             if not settled:  # cancelled, sent away, or unknown: neither a place nor a hold may stay behind
-                if waits:
+                if stands:
                     self._leave_place(command)
-                self._tending.spawn(self._abandon(command, keep_us if waits else 0))
+                self._tending.spawn(self._abandon(command, keep_us if stands else 0))
 
     async def _stand_there(self, command: Acquire, deadline_us: int, keep_us: int) -> Outcome:
         """Wait at the place that an acquire was given."""

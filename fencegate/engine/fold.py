@@ -1,7 +1,8 @@
 """Several commands through the state machine, one after the other: one commit."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from fencegate.core.commands import (
     Acquire,
@@ -27,19 +28,18 @@ from fencegate.engine.lane import Lane
 Guess = Callable[[str], Known]
 
 
-@dataclass(slots=True)
-class Fold:
+class Fold(msgspec.Struct, gc=False):
     """What several commands do together."""
 
     seen: dict[str, Known]
-    outcomes: list[Outcome] = field(default_factory=list)
-    heard: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: list[Outcome] = []
+    heard: dict[str, Outcome] = {}
     """Requests that were decided, for whoever of this replica waits: by taking up an offer in the same commit, or by
     another poll of the same request."""
-    writes: Mapping[str, Record | None] = field(default_factory=dict)
+    writes: Mapping[str, Record | None] = {}
     events: Sequence[Event] = ()
     not_after_us: int | None = None
-    next: list[HandOverAll | TakeUpAll] = field(default_factory=list)
+    next: list[HandOverAll | TakeUpAll] = []
     """What has to be asked of more locks than are at work here."""
     shaken: bool = False
     """Whether somebody who waits here may have lost their place."""
@@ -87,8 +87,9 @@ def fold(
         return Need(need.entries)
 
 
-def fold_alone(entry: str, command: Command, seen: Known, now: Interval, limits: Limits, guess: Guess) -> Fold:
+def fold_alone(entry: str, command: Command, now: Interval, limits: Limits, guess: Guess) -> Fold:
     """The same for one command about a lock that nobody waits for here, which is most of them."""
+    seen = guess(entry)
     shown = {entry: seen}
     step = transition({entry: seen.record}, command, now, limits)
     if type(step) is Need:

@@ -1,15 +1,16 @@
 """What this replica last saw of the store's entries, so that a commit can rest on it without a load."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import NamedTuple
 
-from fencegate.core.model import DONE, Record
+import msgspec
+
+from fencegate.core.model import Done, Record
 
 MAX_KNOWN = 100_000
 
 
-class Known(NamedTuple):
+class Known(msgspec.Struct, frozen=True, gc=False):
     """An entry as it was last seen: its version (None: absent), what it says, and the commits before it."""
 
     version: str | None
@@ -20,11 +21,18 @@ class Known(NamedTuple):
 ABSENT = Known(None, None)
 
 
+class _Entries(dict[str, Known]):
+    def __missing__(self, _entry: str) -> Known:
+        return ABSENT
+
+
 class Knowledge:
     """Entries by name, as they were written or loaded last. It may be old: the commit finds out."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, Known] = {}
+        self._entries = _Entries()
+        self.guess: Callable[[str], Known] = self._entries.__getitem__
+        """An entry as it was last seen, or ABSENT."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -32,15 +40,13 @@ class Knowledge:
     def get(self, entry: str) -> Known | None:
         return self._entries.get(entry)
 
-    def guess(self, entry: str) -> Known:
-        return self._entries.get(entry, ABSENT)
-
-    def learn(self, entry: str, known: Known) -> None:
+    def learn(self, seen: Mapping[str, Known]) -> None:
         """What is remembered of settled requests is never asked for twice, and what is absent is guessed anyway."""
-        if known.record is None or entry.startswith(DONE):
-            self._entries.pop(entry, None)
-            return
-        self._entries[entry] = known
+        for entry, known in seen.items():
+            if known.record is None or type(known.record) is Done:
+                self._entries.pop(entry, None)
+            else:
+                self._entries[entry] = known
         if len(self._entries) > MAX_KNOWN:  # those known for longest; many at once, for one by one is quadratic
             self.forget(list(islice(self._entries, MAX_KNOWN // 4)))
 

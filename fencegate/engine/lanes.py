@@ -74,6 +74,8 @@ class Lanes:
         self._slow: set[asyncio.Task[None]] = set()
         self._now: Callable[[], Interval] = self.now if self.observed is not None else cast(Any, store.now)
         """The time, without a word of why it can't be told: whoever gives up finds that."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The one that asked first: there is no other."""
         self._busy = 0
         self._idle: asyncio.Event | None = None
         """Set when nothing is under way, once somebody waits for that."""
@@ -116,7 +118,9 @@ class Lanes:
     def ask(self, command: Command, *, stands: bool = False) -> asyncio.Future[Outcome]:
         """Have a command carried out; a refusal is an outcome too. Whoever `stands` has a poll at the lane from the
         moment that it is queued, so that no wake-up is missed."""
-        future: asyncio.Future[Outcome] = running_loop().create_future()
+        if self._loop is None:
+            self._loop = running_loop()
+        future: asyncio.Future[Outcome] = self._loop.create_future()
         kind = type(command)
         if kind is Acquire or kind is Release:
             entry = LOCKS + command.lock_key  # type: ignore[union-attr]
@@ -181,7 +185,10 @@ class Lanes:
         lot = (lane,)
         try:
             now = self._now() or self.now()
-            result = self._fold_known(lot, asked, now)
+            if len(asked) == 1 and not lane.waiting:
+                result = fold_alone(lane.entry, asked[0][0], now, self._limits, self.known.guess)
+            else:
+                result = self._fold_known(lot, asked, now)
             if not result.writes:
                 self._slowly(lot, asked, self._settle(lot, asked, list(result.seen)))
                 return
@@ -201,8 +208,6 @@ class Lanes:
         """Rest on what is known, and let the commit find out."""
         lane = lot[0]
         entry = lane.entry
-        if len(asked) == 1 and not lane.waiting:
-            return fold_alone(entry, asked[0][0], self.known.guess(entry), now, self._limits, self.known.guess)
         lane.expect(asked)
         seen = {entry: self.known.guess(entry)}
         result = fold(lot, [one[0] for one in asked], seen, now, self._limits, self.known.guess)
@@ -384,8 +389,7 @@ class Lanes:
     def _finish(
         self, lot: Lot, asked: list[Asked], result: Fold, learnt: dict[str, Known], landed: Attempt | None = None
     ) -> None:
-        for entry, known in learnt.items():
-            self.known.learn(entry, known)
+        self.known.learn(learnt)
         if self.observed is not None and landed is not None:
             for entry, written in landed.after.items():
                 self.observed.wrote(entry, landed.commit_id, written.record, landed.written_us)

@@ -53,7 +53,7 @@ class Asking:
     def plain(self, lock_key: str, owner_id: str, ttl_ms: int, request_id: str, wait_ms: int, fresh: bool) -> Acquire:
         """What `acquire` makes of a body that says no more than this."""
         request, chance = _digest(request_id.encode()), self._clock.random_id(20)
-        fingerprint = _plain_fingerprint(check_text("ownerId", owner_id), ttl_ms)
+        fingerprint = _plain_fingerprint(owner_id, ttl_ms)
         terms = Terms(lock_delay_us=self._lock_delay_us) if self._lock_delay_us else None
         lock_token = f"{request}.{chance[:32]}"
         who = Claimant(request, lock_token, owner_id, ttl_ms * 1000, fingerprint, None, terms)
@@ -206,7 +206,7 @@ def _fingerprint(asked: AcquireBody | MultiAcquireBody) -> str:
 
 @lru_cache(maxsize=1024)
 def _plain_fingerprint(owner_id: str, ttl_ms: int) -> str:
-    return _fingerprint(AcquireBody(ownerId=owner_id, ttlMillis=ttl_ms))
+    return _fingerprint(AcquireBody(ownerId=check_text("ownerId", owner_id), ttlMillis=ttl_ms))
 
 
 def _digest_of(kind: type[msgspec.Struct], told: tuple[Any, ...]) -> str:

@@ -41,14 +41,14 @@ _FRESH = LockRecord()
 class LockTurn:
     """See the head of this file. It begins with the passing of time; `write` puts what came of it into the turn."""
 
-    __slots__ = ("_before", "_hands_over", "limits", "lock_key", "now", "record", "turn")
+    __slots__ = ("_before", "_entry", "_hands_over", "limits", "lock_key", "now", "record", "turn")
 
     def __init__(self, turn: Turn, lock_key: str) -> None:
-        found = turn.read(lock_entry(lock_key))
+        self._entry = lock_entry(lock_key)
+        found = turn.read(self._entry)
         self.turn = turn
         self.lock_key = lock_key
-        self._before = found if isinstance(found, LockRecord) else _FRESH
-        self.record = self._before
+        self.record = self._before = found if type(found) is LockRecord else _FRESH
         self.now = turn.now
         self.limits = turn.limits
         self._hands_over = True
@@ -109,6 +109,8 @@ class LockTurn:
 
     def kept_out_above(self, who: Claimant) -> tuple[str | None, int] | None:
         """Who holds a lock above this one that keeps `who` out, None where only a lock-delay does; and until when."""
+        if "/" not in self.lock_key:
+            return None
         for record in self._above():
             if record.closed_until_us > self.now.earliest and (record.closed_below or who.terms.hierarchical):
                 return None, record.closed_until_us
@@ -218,7 +220,7 @@ class LockTurn:
             offer = offer if offer is not None and offer.waiter is not waited else None
             queue = tuple([waiter for waiter in queue if waiter is not waited])
         self.record = LockRecord(
-            max(record.last_token, hold.token), (*record.holds, hold), offer, queue, 0,
+            max(record.last_token, hold.token), (*record.holds, hold), offer, queue, self.now.earliest,
             record.closed_until_us, record.closed_below, record.revoked,
         )  # fmt: skip
         self.turn.must_land_before(hold.expires_us)
@@ -274,9 +276,12 @@ class LockTurn:
     def end(self, hold: Hold, ending: Ending, at_us: int, reason: str | None = None) -> int:
         """Take a hold away and remember how; gives how many its owner still has. Nobody was told of a pending one."""
         record = self.record
-        holds = tuple([other for other in record.holds if other is not hold])
-        left = len([other for other in holds if other.who.owner_id == hold.who.owner_id])
         who = hold.who
+        holds: tuple[Hold, ...] = ()
+        left = 0
+        if len(record.holds) > 1:
+            holds = tuple([other for other in record.holds if other is not hold])
+            left = len([other for other in holds if other.who.owner_id == who.owner_id])
         closed_until_us, closed_below = record.closed_until_us, record.closed_below
         if who.special is not None:
             if until_us := closed_until(hold, ending, at_us):
@@ -285,7 +290,7 @@ class LockTurn:
             if who.special.session:
                 self.turn.writes[member_entry(who.special.session, who.request, self.lock_key)] = None
         self.record = LockRecord(
-            record.last_token, holds, record.offer, record.queue, record.touched_us, closed_until_us, closed_below,
+            record.last_token, holds, record.offer, record.queue, self.now.earliest, closed_until_us, closed_below,
             record.revoked if holds else None,
         )  # fmt: skip
         if hold.pending:
@@ -294,7 +299,7 @@ class LockTurn:
         self.turn.writes[done_entry(self.lock_key, who.request)] = Done(
             ending, who.lock_token, who.owner_id, who.fingerprint, hold.token, left, until_us, reason
         )
-        self.log(ending.value, hold, reason, at_us)
+        self.log(str(ending), hold, reason, at_us)
         return left
 
     def put_hold(self, hold: Hold, changed: Hold) -> None:
@@ -372,12 +377,13 @@ class LockTurn:
         return self.record is not self._before
 
     def write(self) -> None:
-        entry = lock_entry(self.lock_key)
-        if entry in self.turn.writes or self.record is self._before:
+        record, now_us = self.record, self.now.earliest
+        if record is self._before or self._entry in self.turn.writes:
             return
-        record = self.record
-        closed = record.closed_until_us > self.now.earliest
-        self.turn.writes[entry] = LockRecord(
-            record.last_token, record.holds, record.offer, record.queue, self.now.earliest,
-            record.closed_until_us if closed else 0, record.closed_below and closed, record.revoked,
-        )  # fmt: skip
+        if record.touched_us != now_us or record.closed_until_us:
+            closed = record.closed_until_us > now_us
+            record = LockRecord(
+                record.last_token, record.holds, record.offer, record.queue, now_us,
+                record.closed_until_us if closed else 0, record.closed_below and closed, record.revoked,
+            )  # fmt: skip
+        self.turn.writes[self._entry] = record

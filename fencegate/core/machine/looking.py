@@ -74,9 +74,11 @@ def look_below(records: Iterable[LockRecord], who: Claimant, now: Interval, sess
 
 def wakes_at(record: LockRecord) -> int | None:
     """When time alone next changes something that others should hear of: a lease or an offer ends."""
-    holds = record.holds
-    if not holds and record.offer is None and not record.queue and not record.closed_until_us:
-        return None
+    if record.offer is None and not record.queue and not record.closed_until_us and record.revoked is None:
+        if not record.holds:
+            return None
+        if len(record.holds) == 1:
+            return ends_us(record.holds[0])
     times = [end_us for hold in record.holds if (end_us := ends_us(hold)) is not None]
     if record.revoked is not None:
         times.append(record.revoked.at_us)

@@ -68,8 +68,9 @@ class DirectConnection(SimConnection):
     async def transport(self) -> Transport:
         return await asyncio.shield(self._here)
 
-    async def prepare_to_keep(self) -> None:
+    async def open(self) -> Transport:
         await asyncio.shield(self._thread)
+        return await self.transport()
 
     async def _in_thread(self) -> Transport:
         return await asyncio.shield(self._thread)

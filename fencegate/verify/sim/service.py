@@ -103,6 +103,9 @@ class Wire:
         self._process = process
         self._at = network.world.chance.randrange(len(replicas))
 
+    def straight(self, _lock_key: str) -> None:
+        return None
+
     async def acquire(self, lock_key: str, body: Mapping[str, Any]) -> Json:
         return await self._call("acquire", lock_key, body)
 
