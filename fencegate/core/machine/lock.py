@@ -277,11 +277,8 @@ class LockTurn:
         """Take a hold away and remember how; gives how many its owner still has. Nobody was told of a pending one."""
         record = self.record
         who = hold.who
-        holds: tuple[Hold, ...] = ()
-        left = 0
-        if len(record.holds) > 1:
-            holds = tuple([other for other in record.holds if other is not hold])
-            left = len([other for other in holds if other.who.owner_id == who.owner_id])
+        holds = tuple([other for other in record.holds if other is not hold])
+        left = len([other for other in holds if other.who.owner_id == who.owner_id]) if holds else 0
         closed_until_us, closed_below = record.closed_until_us, record.closed_below
         if who.special is not None:
             if until_us := closed_until(hold, ending, at_us):
