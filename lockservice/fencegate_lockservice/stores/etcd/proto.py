@@ -222,6 +222,14 @@ def txn_answer(data: bytes) -> Txn:
     return Txn(succeeded, responses)
 
 
+def succeeded(data: bytes) -> bool:
+    """Whether a transaction did."""
+    found = parse(data)
+    if 1 not in found:  # every answer begins with what etcd says of itself
+        raise Malformed("it says nothing")
+    return bool(found.get(2))
+
+
 def verdicts(data: bytes) -> tuple[bool, list[bool]]:
     """Of a transaction of transactions: whether it succeeded, and which of them did."""
     succeeded = False

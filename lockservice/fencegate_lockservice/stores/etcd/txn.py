@@ -83,6 +83,19 @@ class Item:
         return proto.nested(self.compares, self.writes(slot))
 
 
+def all_or_none(condition: bytes, items: Sequence[Item], slot: bytes) -> bytes | None:
+    """A group as one commit: it writes one key of the log for all of them, and that is one event for whoever watches.
+    None when that is more than etcd takes."""
+    compares = [condition, *(compare for item in items for compare in item.compares)]
+    operations = [operation for item in items for operation in item.operations]
+    lines = [item.lines[1:-1] for item in items if item.lines]
+    if lines:
+        operations.append(proto.put(slot, b"[" + b",".join(lines) + b"]"))
+    if max(len(compares), len(operations)) > MAX_OPERATIONS:
+        return None
+    return proto.txn(compares, operations)
+
+
 def is_version(key: bytes, version: str) -> tuple[bytes, bytes]:
     low, high = bounds(version)
     return proto.above(key, low), proto.below(key, high)
