@@ -73,8 +73,8 @@ class Commits:
         written: set[str] = set()
         touched: set[str] = set()
         for item in self._flying:
-            written |= item.written
-            touched |= item.touched
+            written.update(item.written)
+            touched.update(item.versions)
         widest = size = 0
         for number, waiting in enumerate(gathered):
             item = waiting.item
@@ -83,13 +83,13 @@ class Commits:
                 break
             wider, larger = max(widest, item.width), size + item.size
             fits = not group or (len(group) + 1 + wider <= MAX_OPERATIONS and larger <= MAX_REQUEST)
-            if fits and item.written.isdisjoint(touched) and item.touched.isdisjoint(written):
+            if fits and touched.isdisjoint(item.written) and written.isdisjoint(item.versions):
                 group.append(waiting)
                 widest, size = wider, larger
             else:
                 stays.append(waiting)
-            written |= item.written
-            touched |= item.touched
+            written.update(item.written)
+            touched.update(item.versions)
         return group, stays
 
     def _send(self, group: Sequence[Waiting[Item]]) -> Coroutine[Any, Any, None]:
