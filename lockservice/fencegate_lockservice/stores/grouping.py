@@ -73,7 +73,7 @@ class Groups(Generic[Item]):
         self._gathered.append(Waiting(item, future))
         if len(self._under_way) >= self._at_once:
             return
-        if self._enough is not None and len(self._gathered) >= self._enough:
+        if self._enough is not None and len(self._gathered) % self._enough == 0:
             self._start()
         elif not self._starting:
             self._starting = True
@@ -95,8 +95,13 @@ class Groups(Generic[Item]):
             group, self._gathered = self._choose(self._gathered)
             if not group:
                 return
-            task = running_loop().create_task(self._carry(group, self._send(group)))
-            self._under_way.add(task)
+            try:
+                sending = self._send(group)
+            except Exception as error:  # it is not the fault of whoever came last
+                for waiting in group:
+                    waiting.failed(error)
+                continue
+            self._under_way.add(running_loop().create_task(self._carry(group, sending)))
 
     async def _carry(self, group: Sequence[Waiting[Item]], sending: Coroutine[Any, Any, None]) -> None:
         error: BaseException = Unavailable("the store left this unanswered")

@@ -75,10 +75,13 @@ class Commits:
         for item in self._flying:
             written.update(item.written)
             touched.update(item.versions)
-        widest = size = 0
+        widest = size = compares = operations = 0
         for number, waiting in enumerate(gathered):
             item = waiting.item
-            if number == LOOK_AHEAD or len(group) + widest >= MAX_OPERATIONS:
+            is_full = len(group) + widest >= MAX_OPERATIONS
+            if group and not self._singly:  # two groups that can be one commit cost less than one that can't
+                is_full = max(compares + len(item.compares), operations + len(item.operations)) >= MAX_OPERATIONS
+            if number == LOOK_AHEAD or is_full:
                 stays += gathered[number:]
                 break
             wider, larger = max(widest, item.width), size + item.size
@@ -86,6 +89,7 @@ class Commits:
             if fits and touched.isdisjoint(item.written) and written.isdisjoint(item.versions):
                 group.append(waiting)
                 widest, size = wider, larger
+                compares, operations = compares + len(item.compares), operations + len(item.operations)
             else:
                 stays.append(waiting)
             written.update(item.written)
@@ -118,11 +122,12 @@ class Commits:
             return None
         if len(group) == 1 and group[0].item.width >= MAX_OPERATIONS:
             return self._through_the_gate(group[0])
-        if self._singly:
-            self._singly -= 1
-            return self._each(group)
-        body = all_or_none(self._open, [waiting.item for waiting in group], self._keys.slots[0])
-        return self._each(group) if body is None else self._all(group, self._client.write(TXN, body, proto.succeeded))
+        if len(group) > 1 and not self._singly:
+            body = all_or_none(self._open, [waiting.item for waiting in group], self._keys.slots[0])
+            if body is not None:
+                return self._all(group, self._client.write(TXN, body, proto.succeeded))
+        self._singly = max(0, self._singly - 1)
+        return self._each(group)
 
     async def _all(self, group: Sequence[Waiting[Item]], written: Coroutine[Any, Any, bool]) -> None:
         if await written:
