@@ -75,13 +75,10 @@ class Commits:
         for item in self._flying:
             written.update(item.written)
             touched.update(item.versions)
-        widest = size = compares = operations = 0
+        widest = size = 0
         for number, waiting in enumerate(gathered):
             item = waiting.item
-            is_full = len(group) + widest >= MAX_OPERATIONS
-            if group and not self._singly:  # two groups that can be one commit cost less than one that can't
-                is_full = max(compares + len(item.compares), operations + len(item.operations)) >= MAX_OPERATIONS
-            if number == LOOK_AHEAD or is_full:
+            if number == LOOK_AHEAD or len(group) + widest >= MAX_OPERATIONS:
                 stays += gathered[number:]
                 break
             wider, larger = max(widest, item.width), size + item.size
@@ -89,7 +86,6 @@ class Commits:
             if fits and touched.isdisjoint(item.written) and written.isdisjoint(item.versions):
                 group.append(waiting)
                 widest, size = wider, larger
-                compares, operations = compares + len(item.compares), operations + len(item.operations)
             else:
                 stays.append(waiting)
             written.update(item.written)
