@@ -1,7 +1,8 @@
 """The clock of a server, from its answers alone; and group commit."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any
 
 import pytest
 
@@ -127,6 +128,42 @@ async def test_what_comes_while_a_group_is_under_way_goes_together_in_the_next()
     line.let.set()
     await asyncio.gather(*first, *rest)
     assert line.groups == [[0, 1, 2], [3, 4, 5, 6, 7], [8, 9, 10]]
+    await groups.close()
+
+
+async def test_enough_for_a_group_goes_out_within_the_turn_and_the_rest_at_its_end() -> None:
+    line, sent = Line(), list[list[int]]()
+
+    def send(group: Sequence[Waiting[int]]) -> Coroutine[Any, Any, None]:
+        sent.append([waiting.item for waiting in group])
+        return line.send(group)
+
+    groups = Groups(send, at_once=3, enough=4)
+    works = [groups.add(number) for number in range(10)]
+    assert sent == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    await asyncio.sleep(0)
+    assert sent == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    works += [groups.add(number) for number in range(10, 16)]
+    assert len(sent) == 3  # no more at once
+    line.let.set()
+    await asyncio.gather(*works)
+    assert sent[3:] == [list(range(10, 16))]
+    await groups.close()
+
+
+async def test_a_group_that_can_not_even_be_begun_tells_its_own_and_nobody_else() -> None:
+    line = Line()
+    line.let.set()
+
+    def send(group: Sequence[Waiting[int]]) -> Coroutine[Any, Any, None]:
+        if group[0].item == 0:
+            raise ValueError("no")
+        return line.send(group)
+
+    groups = Groups(send, at_once=3, enough=2)
+    works = [groups.add(number) for number in range(4)]
+    results = await asyncio.gather(*works, return_exceptions=True)
+    assert [type(result) for result in results] == [ValueError, ValueError, type(None), type(None)]
     await groups.close()
 
 

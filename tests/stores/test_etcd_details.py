@@ -5,6 +5,7 @@ import base64
 import os
 import subprocess
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,40 @@ async def test_roots_of_one_etcd_are_kept_apart(etcd: EtcdServer) -> None:
     for store in stores:
         assert len(await store.scan("", "", 10)) == 1
         await store.close()
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+async def test_commits_that_come_together_are_one_line_of_the_history(
+    store: Store, etcd: EtcdServer, root: str
+) -> None:
+    async with aclosing(store.changes(None)) as stream:
+        await anext(stream)
+        await asyncio.gather(*(write(store, put(f"lock/g:{number}")) for number in range(12)))
+        told = await gather_log(stream, 12)
+    assert [(entry.key, entry.line) for entry in told] == [(f"lock/g:{number}", number) for number in range(12)]
+    assert len({line.revision for line in told}) == 1
+    assert etcd.keys(f"{root}/fencegate/log/") == [f"{root}/fencegate/log/000"]
+
+
+async def test_of_a_group_in_which_some_met_a_change_the_others_land_and_only_those_are_told(store: Store) -> None:
+    first = [put(f"lock/g:{number}") for number in range(40)]
+    async with aclosing(store.changes(None)) as stream:
+        await anext(stream)
+        await asyncio.gather(*(write(store, change) for change in first))
+        await gather_log(stream, 40)
+        second = [
+            put(change.key, "never" if number in (3, 21) else change.version) for number, change in enumerate(first)
+        ]
+        results = await asyncio.gather(*(write(store, change) for change in second), return_exceptions=True)
+        assert {number for number, result in enumerate(results) if isinstance(result, Conflict)} == {3, 21}
+        assert [result for result in results if result is not None and not isinstance(result, Conflict)] == []
+        told = await gather_log(stream, 38)
+    assert {line.key for line in told} == {change.key for change in second} - {first[3].key, first[21].key}
+    found = await store.load([change.key for change in first])
+    landed = [first[number] if number in (3, 21) else change for number, change in enumerate(second)]
+    assert {key: entry.version for key, entry in found.items()} == {change.key: change.version for change in landed}
 
 
 # --- large commits ---------------------------------------------------------------------------------------------------

@@ -65,8 +65,9 @@ async def test_whatever_comes_over_the_line_every_call_ends_and_nothing_is_throw
             kind, flags, stream = dice.choice((0, 1, 3, 4, 6, 7, 8, 9, 12)), dice.randrange(64), dice.randrange(8)
             frame = len(payload).to_bytes(3, "big") + bytes((kind, flags, 0, 0, 0, stream)) + payload
             middle = dice.randrange(len(frame))
-            connection.data_received(frame[:middle])
-            connection.data_received(frame[middle:])
+            for part in (frame[:middle], frame[middle:]):
+                connection.get_buffer(-1)[: len(part)] = part
+                connection.buffer_updated(len(part))
         connection.connection_lost(None)
         for call in calls:
             assert call.answer.done()

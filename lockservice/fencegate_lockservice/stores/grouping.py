@@ -1,8 +1,8 @@
 """Group commit: what arrives while one group is under way goes out together in the next."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
 
 from fencegate.core.ports import Ambiguous, Unavailable
 from fencegate.loop import running_loop
@@ -29,20 +29,29 @@ class Waiting(Generic[Item]):
             self.future.set_exception(error)
 
 
-Send = Callable[[Sequence[Waiting[Item]]], Awaitable[None]]
-"""Carries out a group and settles each of it. What it leaves unsettled, or raises, is told to those that remain."""
+Send = Callable[[Sequence[Waiting[Item]]], Coroutine[Any, Any, None]]
+"""Carries out a group and settles each of it. What it leaves unsettled, or raises, is told to those that remain. What
+it does before it gives the coroutine is done at once, and the rest in the next turn of the event loop."""
 
 Choose = Callable[[list[Waiting[Item]]], tuple[list[Waiting[Item]], list[Waiting[Item]]]]
 """Parts what was gathered into the next group and the rest. A group may be empty while another is under way."""
 
 
 class Groups(Generic[Item]):
-    """Gathers items and sends them in groups of at most `size`, at most `at_once` groups at a time."""
+    """Gathers items and sends them in groups of at most `size`, at most `at_once` groups at a time. With `enough` of
+    them a group need not wait for the end of the turn of the event loop: the server begins, while we make the rest."""
 
     def __init__(
-        self, send: Send[Item], *, size: int = 128, at_once: int = 1, choose: Choose[Item] | None = None
+        self,
+        send: Send[Item],
+        *,
+        size: int = 128,
+        at_once: int = 1,
+        enough: int | None = None,
+        choose: Choose[Item] | None = None,
     ) -> None:
         self._send = send
+        self._enough = enough
         self._choose: Choose[Item] = choose or (lambda gathered: (gathered[:size], gathered[size:]))
         self._at_once = at_once
         self._gathered: list[Waiting[Item]] = []
@@ -62,9 +71,13 @@ class Groups(Generic[Item]):
             future.set_exception(Unavailable("the store is closed"))
             return
         self._gathered.append(Waiting(item, future))
-        if not self._starting and len(self._under_way) < self._at_once:
+        if len(self._under_way) >= self._at_once:
+            return
+        if self._enough is not None and len(self._gathered) % self._enough == 0:
+            self._start()
+        elif not self._starting:
             self._starting = True
-            running_loop().call_soon(self._start)
+            running_loop().call_soon(self._start_due)
 
     @staticmethod
     def refuse(error: Exception) -> "asyncio.Future[None]":
@@ -73,19 +86,27 @@ class Groups(Generic[Item]):
         future.set_exception(error)
         return future
 
-    def _start(self) -> None:
+    def _start_due(self) -> None:
         self._starting = False
+        self._start()
+
+    def _start(self) -> None:
         while self._gathered and len(self._under_way) < self._at_once:
             group, self._gathered = self._choose(self._gathered)
             if not group:
                 return
-            task = running_loop().create_task(self._carry(group))
-            self._under_way.add(task)
+            try:
+                sending = self._send(group)
+            except Exception as error:  # it is not the fault of whoever came last
+                for waiting in group:
+                    waiting.failed(error)
+                continue
+            self._under_way.add(running_loop().create_task(self._carry(group, sending)))
 
-    async def _carry(self, group: Sequence[Waiting[Item]]) -> None:
+    async def _carry(self, group: Sequence[Waiting[Item]], sending: Coroutine[Any, Any, None]) -> None:
         error: BaseException = Unavailable("the store left this unanswered")
         try:
-            await self._send(group)
+            await sending
         except asyncio.CancelledError:
             error = Ambiguous("the store was closed while this was under way")
             raise

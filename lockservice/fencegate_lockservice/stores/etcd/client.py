@@ -6,15 +6,15 @@ A member that does not answer is left alone until it has answered a harmless que
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fencegate.clock import Clock
 from fencegate.core.ports import Ambiguous, Unavailable
 from fencegate_lockservice.stores.etcd import proto
 from fencegate_lockservice.stores.etcd.endpoint import Endpoint
-from fencegate_lockservice.stores.etcd.grpc import Call, Connection, Cut, NotSent, Status
+from fencegate_lockservice.stores.etcd.grpc import Call, Cut, NotSent, Status
 from fencegate_lockservice.stores.etcd.url import Settings
 
 ANSWER_WITHIN_S = 5.0
@@ -62,6 +62,8 @@ _ADVICE = {
 
 Found = TypeVar("Found")
 Parse = Callable[[bytes], Found]
+Asked = Coroutine[Any, Any, bytes]
+"""The answer to what was sent."""
 
 
 class Refused(Exception):
@@ -102,23 +104,43 @@ class Client:
         """Ask until somebody answers, or the time is over: Unavailable."""
         return await self._through(path, message, parse, within_s, reading=True)
 
-    async def write(self, path: str, message: bytes, parse: Parse[Found], within_s: float = ANSWER_WITHIN_S) -> Found:
-        """Ask once. Unavailable when it was surely not done, Ambiguous when nobody knows."""
-        return await self._through(path, message, parse, within_s, reading=False)
+    def write(self, path: str, message: bytes, parse: Parse[Found]) -> Coroutine[Any, Any, Found]:
+        """Ask once. Unavailable when it was surely not done, Ambiguous when nobody knows. It is sent before this
+        returns, if there is nothing to wait for."""
+        sent = self._sent(path, message)
+        return self._through(path, message, parse, ANSWER_WITHIN_S, reading=False, sent=sent)
+
+    def _sent(self, path: str, message: bytes) -> tuple[Endpoint, Asked] | None:
+        endpoint = self.endpoints[self._at]
+        line = endpoint.ready
+        if line is None or endpoint.trouble is not None or self._closed or (self._settings.user and not self._token):
+            return None
+        try:
+            return endpoint, line.ask(self._head(endpoint, path), message, ANSWER_WITHIN_S)
+        except NotSent:  # another line has to be made
+            return None
 
     async def _through(
-        self, path: str, message: bytes, parse: Parse[Found], within_s: float, *, reading: bool
+        self,
+        path: str,
+        message: bytes,
+        parse: Parse[Found],
+        within_s: float,
+        *,
+        reading: bool,
+        sent: tuple[Endpoint, Asked] | None = None,
     ) -> Found:
         until_us = self._clock.monotonic_us() + int(within_s * SECOND_US)
         while True:
-            endpoint = await self._member()
+            endpoint, asked = sent or (await self._member(), None)
+            sent = None
             limit_s = within_s
             if reading:
                 limit_s = max(0.1, (until_us - self._clock.monotonic_us()) / SECOND_US)
                 if any(other.trouble is None for other in self.endpoints if other is not endpoint):
                     limit_s = min(limit_s, READ_WITHIN_S)
             try:
-                return parse(await self._ask(endpoint, path, message, limit_s))
+                return parse(await self._ask(endpoint, path, message, limit_s, asked))
             except NotSent as error:
                 why = str(error)
             except Refused as error:
@@ -206,8 +228,10 @@ class Client:
 
     # --- one exchange ---
 
-    async def _ask(self, endpoint: Endpoint, path: str, message: bytes, within_s: float) -> bytes:
+    async def _ask(self, endpoint: Endpoint, path: str, message: bytes, within_s: float, asked: Asked | None) -> bytes:
         try:
+            if asked is not None:
+                return await self._answer(endpoint, asked)
             if self._settings.user and not self._token:
                 await self._logged_in(endpoint)
             return await self._exchange(endpoint, path, message, within_s)
@@ -224,11 +248,15 @@ class Client:
         if self._closed:
             raise NotSent("the store is closed")
         line = await endpoint.line()
-        return await self._answer(endpoint, line, path, message, within_s)
-
-    async def _answer(self, endpoint: Endpoint, line: Connection, path: str, message: bytes, within_s: float) -> bytes:
         try:
-            return await line.ask(self._head(endpoint, path), message, within_s)
+            asked = line.ask(self._head(endpoint, path), message, within_s)
+        except NotSent as error:
+            raise NotSent(f"etcd at {endpoint.name}: {error}") from None
+        return await self._answer(endpoint, asked)
+
+    async def _answer(self, endpoint: Endpoint, asked: Asked) -> bytes:
+        try:
+            return await asked
         except (NotSent, Cut) as error:
             raise type(error)(f"etcd at {endpoint.name}: {error}") from None
         except Status as status:

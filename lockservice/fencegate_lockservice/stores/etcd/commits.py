@@ -1,24 +1,33 @@
 """Commits on their way to etcd: gathered into groups, several groups under way at once.
 
+A group is sent as if it were one commit, which is the least work for etcd. When that fails, since one of them met
+another's change or the gate, nothing was written: it is sent again as transactions of their own within one, of which
+each has its verdict, and so are some groups after it, for where two meet there are more.
+
 A commit that has more comparisons than a transaction of etcd takes goes through the gate: while the key `gate` is
 there, no commit of anybody lands. Its owner then compares at leisure and writes everything on condition that the gate
 is still its own. Whoever finds the same gate closed for a second takes it away, and its owner begins again.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from fencegate.clock import Clock
 from fencegate.core.ports import Ambiguous, Change, Conflict, Entry, TooLate, Unavailable
 from fencegate_lockservice.stores.etcd import proto
 from fencegate_lockservice.stores.etcd.client import RANGE, TXN, Client
 from fencegate_lockservice.stores.etcd.keys import Keys
-from fencegate_lockservice.stores.etcd.txn import MAX_OPERATIONS, MAX_REQUEST, MAX_WRITES, Item
+from fencegate_lockservice.stores.etcd.txn import MAX_OPERATIONS, MAX_REQUEST, MAX_WRITES, Item, all_or_none
 from fencegate_lockservice.stores.grouping import Groups, Waiting
 from fencegate_lockservice.stores.landing import Fate
 
 AT_ONCE = 2
+ENOUGH = 16
+"""So many go out without waiting for more: etcd flushes them, while we make the others."""
+SINGLY = 8
+"""So many groups are sent as commits of their own, after one in which not all went well."""
 GATE_STALE_US = 1_000_000
 GATE_WITHIN_US = 5_000_000
 GATE_PAUSE_S = 0.005
@@ -36,7 +45,9 @@ class Commits:
         self._keys = keys
         self._clock = clock
         self._load = load
-        self._groups: Groups[Item] = Groups(self._send, at_once=AT_ONCE, choose=self._choose)
+        self._groups: Groups[Item] = Groups(self._send, at_once=AT_ONCE, enough=ENOUGH, choose=self._choose)
+        self._open = proto.absent(keys.gate)
+        self._singly = 0
         self._flying: set[Item] = set()
         self._gate_seen: tuple[bytes, int] = (b"", 0)
 
@@ -62,8 +73,8 @@ class Commits:
         written: set[str] = set()
         touched: set[str] = set()
         for item in self._flying:
-            written |= item.written
-            touched |= item.touched
+            written.update(item.written)
+            touched.update(item.versions)
         widest = size = 0
         for number, waiting in enumerate(gathered):
             item = waiting.item
@@ -72,45 +83,70 @@ class Commits:
                 break
             wider, larger = max(widest, item.width), size + item.size
             fits = not group or (len(group) + 1 + wider <= MAX_OPERATIONS and larger <= MAX_REQUEST)
-            if fits and item.written.isdisjoint(touched) and item.touched.isdisjoint(written):
+            if fits and touched.isdisjoint(item.written) and written.isdisjoint(item.versions):
                 group.append(waiting)
                 widest, size = wider, larger
             else:
                 stays.append(waiting)
-            written |= item.written
-            touched |= item.touched
-        self._flying.update(waiting.item for waiting in group)
+            written.update(item.written)
+            touched.update(item.versions)
         return group, stays
 
-    async def _send(self, group: Sequence[Waiting[Item]]) -> None:
+    def _send(self, group: Sequence[Waiting[Item]]) -> Coroutine[Any, Any, None]:
+        carried = self._begun(self._timely(group))
+        self._flying.update([waiting.item for waiting in group])
+        return self._landed(group, carried)
+
+    async def _landed(self, group: Sequence[Waiting[Item]], carried: Coroutine[Any, Any, None] | None) -> None:
         try:
-            now_us = self._clock.now_us()
-            timely = [waiting for waiting in group if not self._is_late(waiting, now_us)]
-            if len(timely) == 1 and timely[0].item.width >= MAX_OPERATIONS:
-                await self._through_the_gate(timely[0].item)
-                timely[0].done()
-            elif timely:
-                await self._together(timely)
+            if carried is not None:
+                await carried
         finally:
-            self._flying.difference_update(waiting.item for waiting in group)
+            self._flying.difference_update([waiting.item for waiting in group])
 
-    @staticmethod
-    def _is_late(waiting: Waiting[Item], now_us: int) -> bool:
-        """It was not sent, so whatever this replica's clock says, it is no lie that it was not written."""
-        if now_us <= waiting.item.not_after_us:
-            return False
-        waiting.failed(TooLate())
-        return True
+    def _timely(self, group: Sequence[Waiting[Item]]) -> Sequence[Waiting[Item]]:
+        """The others were not written, whatever this replica's clock says, so it is no lie to say that."""
+        now_us = self._clock.now_us()
+        late = [waiting for waiting in group if waiting.item.not_after_us < now_us]
+        for waiting in late:
+            waiting.failed(TooLate())
+        return [waiting for waiting in group if waiting not in late] if late else group
 
-    async def _together(self, group: Sequence[Waiting[Item]]) -> None:
+    def _begun(self, group: Sequence[Waiting[Item]]) -> Coroutine[Any, Any, None] | None:
+        """Send it; what is given ends when etcd has answered."""
+        if not group:
+            return None
+        if len(group) == 1 and group[0].item.width >= MAX_OPERATIONS:
+            return self._through_the_gate(group[0])
+        if len(group) > 1 and not self._singly:
+            body = all_or_none(self._open, [waiting.item for waiting in group], self._keys.slots[0])
+            if body is not None:
+                return self._all(group, self._client.write(TXN, body, proto.succeeded))
+        self._singly = max(0, self._singly - 1)
+        return self._each(group)
+
+    async def _all(self, group: Sequence[Waiting[Item]], written: Coroutine[Any, Any, bool]) -> None:
+        if await written:
+            for waiting in group:
+                waiting.done()
+            return
+        self._singly = SINGLY
+        if timely := self._timely(group):
+            await self._each(timely)
+
+    def _each(self, group: Sequence[Waiting[Item]]) -> Coroutine[Any, Any, None]:
         nested = [waiting.item.nested(slot) for waiting, slot in zip(group, self._keys.slots, strict=False)]
-        body = proto.txn([proto.absent(self._keys.gate)], nested)
+        body = proto.txn([self._open], nested)
+        return self._told_each(group, body, self._client.write(TXN, body, proto.verdicts))
+
+    async def _told_each(
+        self, group: Sequence[Waiting[Item]], body: bytes, written: Coroutine[Any, Any, tuple[bool, list[bool]]]
+    ) -> None:
         until_us = self._clock.monotonic_us() + GATE_WITHIN_US
-        while True:
-            passed, landed = await self._client.write(TXN, body, proto.verdicts)
-            if passed:
-                break
+        passed, landed = await written
+        while not passed:
             await self._gate_opened(until_us)
+            passed, landed = await self._client.write(TXN, body, proto.verdicts)
         if len(landed) != len(group):
             raise Ambiguous("etcd answered in a way that can't be understood")
         for waiting, done in zip(group, landed, strict=True):
@@ -140,9 +176,10 @@ class Commits:
         gate = self._keys.gate
         body = proto.txn([proto.equals(gate, owner)], [proto.delete(gate)])
         with suppress(Unavailable, Ambiguous):
-            await self._client.write(TXN, body, proto.txn_answer)
+            await self._client.write(TXN, body, proto.succeeded)
 
-    async def _through_the_gate(self, item: Item) -> None:
+    async def _through_the_gate(self, waiting: Waiting[Item]) -> None:
+        item = waiting.item
         gate, until_us = self._keys.gate, self._clock.monotonic_us() + GATE_WITHIN_US
         writes = [proto.delete(gate), *item.writes(self._keys.slots[0])]
         while self._clock.monotonic_us() < until_us:
@@ -150,7 +187,7 @@ class Commits:
             closing = proto.txn([proto.absent(gate)], [proto.put(gate, owner)])
             try:
                 try:
-                    closed = (await self._client.write(TXN, closing, proto.txn_answer)).succeeded
+                    closed = await self._client.write(TXN, closing, proto.succeeded)
                 except Ambiguous as error:
                     raise Unavailable(str(error)) from None
                 if closed:
@@ -159,7 +196,8 @@ class Commits:
                     if now != item.versions:
                         raise Conflict
                     body = proto.txn([proto.equals(gate, owner)], writes)
-                    if (await self._client.write(TXN, body, proto.txn_answer)).succeeded:
+                    if await self._client.write(TXN, body, proto.succeeded):
+                        waiting.done()
                         return
             except BaseException:
                 await self._open_gate(owner)

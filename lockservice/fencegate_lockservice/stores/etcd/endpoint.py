@@ -37,10 +37,15 @@ class Endpoint:
             + login
         )
 
+    @property
+    def ready(self) -> Connection | None:
+        """The line for calls, if there is one."""
+        return self._calls if self._calls is not None and self._calls.alive else None
+
     async def line(self) -> Connection:
-        """The line for calls. NotSent when there is none to be had."""
-        if self._calls is not None and self._calls.alive:
-            return self._calls
+        """The same, made when there is none. NotSent when there is none to be had."""
+        if (ready := self.ready) is not None:
+            return ready
         if self._connecting is None or self._connecting.done():  # one try for all who ask meanwhile
             self._connecting = asyncio.get_running_loop().create_task(self.connect())
             self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())

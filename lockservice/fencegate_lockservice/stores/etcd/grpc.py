@@ -6,12 +6,13 @@ call itself, and a general gRPC client would be a large dependency for four call
 
 import asyncio
 import struct
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from fencegate.loop import running_loop
 from fencegate_lockservice.stores.etcd import headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
 CONNECT_WITHIN_S = 2.0
 MAX_ANSWER = 512 * 1024 * 1024
@@ -22,6 +23,10 @@ _END_HEADERS, _PADDED, _PRIORITY = 4, 8, 32
 _WINDOW = 1 << 30
 _TELL_AFTER = 1 << 20
 _FRAME = 16_384
+_HEAD = struct.Struct(">IBI")
+"""Before each frame: size and kind, flags, stream."""
+_RECEIVED_AT_ONCE = 64 * 1024
+_PONG_WITHIN_S = 0.02
 _MAX_FRAME = 1 << 20
 _LAST_STREAM = (1 << 31) - 3
 
@@ -57,13 +62,15 @@ class Call:
         self.consumed = 0
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One connection to one member."""
 
     def __init__(self, lost: "Callable[[Connection], None]") -> None:
         self._lost = lost
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
+        self._room = memoryview(bytearray(_RECEIVED_AT_ONCE))  # of which asyncio's TLS takes slices, to write into
+        self._begun = b""
+        self._pongs: list[bytes] = []
         self._calls: dict[int, Call] = {}
         self._next_stream = 1
         self._window = self._first_window = 65_535
@@ -74,10 +81,13 @@ class Connection(asyncio.Protocol):
 
     # --- what others call ---
 
-    async def ask(self, head: bytes, message: bytes, within_s: float) -> bytes:
-        """The one answer to a question. Cut when none comes in time, and then nothing more is asked of this line."""
-        stream, call = self._begin(head, message)
-        timer = asyncio.get_running_loop().call_later(within_s, self._give_up, stream, within_s)
+    def ask(self, head: bytes, message: bytes, within_s: float) -> "Coroutine[Any, Any, bytes]":
+        """The one answer to a question, which is sent at once. Cut when none comes in time, and then nothing more is
+        asked of this line."""
+        return self._answer(*self._begin(head, message), within_s)
+
+    async def _answer(self, stream: int, call: Call, within_s: float) -> bytes:
+        timer = running_loop().call_later(within_s, self._give_up, stream, within_s)
         try:
             return await call.answer
         except asyncio.CancelledError:
@@ -111,7 +121,7 @@ class Connection(asyncio.Protocol):
         if not self.alive:
             raise NotSent(self._why)
         stream, self._next_stream = self._next_stream, self._next_stream + 2
-        call = self._calls[stream] = Call(asyncio.get_running_loop().create_future(), self._first_window)
+        call = self._calls[stream] = Call(running_loop().create_future(), self._first_window)
         framed = b"\0" + struct.pack(">I", len(message)) + message
         call.unsent = framed if len(framed) <= _FRAME else memoryview(framed)
         self._write(_frame(_HEADERS, _END_HEADERS, stream, head), *self._data(stream, call))
@@ -146,7 +156,18 @@ class Connection(asyncio.Protocol):
 
     def _write(self, *frames: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(frames))
+            pongs, self._pongs = self._pongs, []
+            self._transport.write(b"".join((*pongs, *frames)))
+
+    def _pong(self, payload: bytes) -> None:
+        """Goes with what is written next, if that is soon: a server that measures the line pings with each answer."""
+        if not self._pongs:
+            running_loop().call_later(_PONG_WITHIN_S, self._flush)
+        self._pongs.append(_frame(_PING, _ACK, 0, payload))
+
+    def _flush(self) -> None:
+        if self._pongs:
+            self._write()
 
     # --- what asyncio calls ---
 
@@ -158,25 +179,27 @@ class Connection(asyncio.Protocol):
         more = struct.pack(">I", _WINDOW - 65_535)
         self._write(_PREFACE, _frame(_SETTINGS, 0, 0, settings), _frame(_WINDOW_UPDATE, 0, 0, more))
 
-    def data_received(self, data: bytes) -> None:
-        buffer = self._buffer
-        buffer += data
-        at = 0
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """One for all that comes: asyncio would map a quarter of a megabyte anew for each answer, and unmap it."""
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = self._begun + bytes(self._room[:nbytes])
+        at, end = 0, len(data)
         try:
-            while len(buffer) - at >= 9:
-                size = int.from_bytes(buffer[at : at + 3], "big")
+            while end - at >= 9:
+                head, flags, stream = _HEAD.unpack_from(data, at)
+                size = head >> 8
                 if size > _MAX_FRAME:
                     raise ValueError("a frame is too large")
-                if len(buffer) - at < 9 + size:
+                if end - at < 9 + size:
                     break
-                kind, flags = buffer[at + 3], buffer[at + 4]
-                stream = int.from_bytes(buffer[at + 5 : at + 9], "big") & 0x7FFFFFFF
-                self._heard(kind, flags, stream, bytes(buffer[at + 9 : at + 9 + size]))
+                self._heard(head & 0xFF, flags, stream & 0x7FFFFFFF, data[at + 9 : at + 9 + size])
                 at += 9 + size
         except (ValueError, IndexError, struct.error) as error:
             self.fail(f"it does not speak HTTP/2: {error}")
             return
-        del buffer[:at]
+        self._begun = data[at:]
 
     def connection_lost(self, error: Exception | None) -> None:
         self.fail(str(error) if error else "the connection was closed")
@@ -199,7 +222,7 @@ class Connection(asyncio.Protocol):
         elif kind == _SETTINGS and not flags & _ACK:
             self._heard_settings(payload)
         elif kind == _PING and not flags & _ACK:
-            self._write(_frame(_PING, _ACK, 0, payload))
+            self._pong(payload)
         elif kind == _WINDOW_UPDATE:
             self._heard_window(stream, int.from_bytes(payload, "big") & 0x7FFFFFFF)
         elif kind == _RST_STREAM:
@@ -321,4 +344,4 @@ def _messages(received: bytearray) -> "list[bytes]":
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes | memoryview) -> bytes:
-    return struct.pack(">IBI", len(payload) << 8 | kind, flags, stream) + payload
+    return _HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload

@@ -4,7 +4,8 @@ We tell the server to keep no table, so every header is spelled out or one of th
 standard's Huffman code, whose codes of one length are consecutive numbers in the order of the characters.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 _STATIC = {
     8: (b":status", b"200"),
@@ -42,7 +43,8 @@ def encoded_at(number: int, value: bytes) -> bytes:
     return bytes((number,)) + _sized(value)
 
 
-def decode(block: bytes) -> dict[bytes, bytes]:
+@lru_cache(maxsize=256)  # those of one server are nearly always the same two
+def decode(block: bytes) -> Mapping[bytes, bytes]:
     try:
         return dict(_headers(block))
     except IndexError:

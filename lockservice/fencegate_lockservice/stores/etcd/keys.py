@@ -45,12 +45,15 @@ class Keys:
         self.layout = self._root + b"/fencegate/layout"
         self.log, self.log_end = self._root + b"/fencegate/log/", self._root + b"/fencegate/log0"
         self.slots = [self._root + b"/fencegate/log/%03d" % number for number in range(128)]
-        self.place = lru_cache(maxsize=4096)(self._place)
+        self._lock = lru_cache(maxsize=4096)(self._place_of_lock)
 
-    def _place(self, entry: str) -> Place:
+    def place(self, entry: str) -> Place:
+        if entry.startswith(LOCKS):
+            return self._lock(entry)
+        return Place(self._entries + entry.encode(), None)
+
+    def _place_of_lock(self, entry: str) -> Place:
         name = self._entries + entry.encode()
-        if not entry.startswith(LOCKS):
-            return Place(name, None)
         lock_key = entry[len(LOCKS) :]
         namespace = lock_key.partition(":")[0] if ":" in lock_key else ""
         return Place(self._root + f"/locks/{namespace}/{lock_key}".encode(), name)

@@ -52,58 +52,59 @@ def varint(number: int) -> bytes:
     return bytes(found)
 
 
-_SMALL = [bytes((size,)) for size in range(128)]
+_SIZES = [varint(size) for size in range(2048)]
 
 
 def chunk(tag: bytes, payload: bytes) -> bytes:
     """A field that is bytes, text or a message; `tag` is its number * 8 + 2."""
     size = len(payload)
-    if size < 128:
-        return tag + _SMALL[size] + payload
-    if size < 16_384:
-        return tag + bytes((size & 127 | 128, size >> 7)) + payload
-    return tag + varint(size) + payload
+    return tag + (_SIZES[size] if size < 2048 else varint(size)) + payload
+
+
+# Comparisons and operations are fields of a transaction already, where operations are those for its success.
 
 
 def absent(key: bytes) -> bytes:
     """Compare: there is no such key (its version is 0)."""
-    return b"\x10\x00" + chunk(b"\x1a", key) + b"\x20\x00"
+    return chunk(b"\x0a", b"\x10\x00" + chunk(b"\x1a", key) + b"\x20\x00")
 
 
 def equals(key: bytes, value: bytes) -> bytes:
-    return b"\x10\x03" + chunk(b"\x1a", key) + chunk(b"\x3a", value)
+    return chunk(b"\x0a", b"\x10\x03" + chunk(b"\x1a", key) + chunk(b"\x3a", value))
 
 
-def above(key: bytes, value: bytes) -> bytes:
-    return b"\x08\x01\x10\x03" + chunk(b"\x1a", key) + chunk(b"\x3a", value)
-
-
-def below(key: bytes, value: bytes) -> bytes:
-    return b"\x08\x02\x10\x03" + chunk(b"\x1a", key) + chunk(b"\x3a", value)
+def between(key: bytes, low: bytes, high: bytes) -> tuple[bytes, bytes]:
+    """Compare twice: the value lies above the one, and below the other."""
+    named = b"\x10\x03" + chunk(b"\x1a", key)
+    return (
+        chunk(b"\x0a", b"\x08\x01" + named + chunk(b"\x3a", low)),
+        chunk(b"\x0a", b"\x08\x02" + named + chunk(b"\x3a", high)),
+    )
 
 
 def read(key: bytes) -> bytes:
-    return chunk(b"\x0a", chunk(b"\x0a", key))
+    return _operation(b"\x0a", chunk(b"\x0a", key))
 
 
 def put(key: bytes, value: bytes) -> bytes:
-    return chunk(b"\x12", chunk(b"\x0a", key) + chunk(b"\x12", value))
+    return _operation(b"\x12", chunk(b"\x0a", key) + chunk(b"\x12", value))
 
 
 def delete(key: bytes) -> bytes:
-    return chunk(b"\x1a", chunk(b"\x0a", key))
+    return _operation(b"\x1a", chunk(b"\x0a", key))
 
 
 def nested(compares: Iterable[bytes], success: Iterable[bytes], failure: Iterable[bytes] = ()) -> bytes:
-    return chunk(b"\x22", txn(compares, success, failure))
+    return _operation(b"\x22", txn(compares, success, failure))
+
+
+def _operation(tag: bytes, request: bytes) -> bytes:
+    return chunk(b"\x12", chunk(tag, request))
 
 
 def txn(compares: Iterable[bytes], success: Iterable[bytes], failure: Iterable[bytes] = ()) -> bytes:
     """A transaction of comparisons and operations, as they are made above."""
-    parts = [chunk(b"\x0a", compare) for compare in compares]
-    parts += [chunk(b"\x12", operation) for operation in success]
-    parts += [chunk(b"\x1a", operation) for operation in failure]
-    return b"".join(parts)
+    return b"".join((*compares, *success, *(b"\x1a" + operation[1:] for operation in failure)))
 
 
 def range_of(first: bytes, end: bytes = b"", limit: int = 0) -> bytes:
@@ -220,6 +221,14 @@ def txn_answer(data: bytes) -> Txn:
         elif number == 3:
             responses.append(_response(_bytes(found)))
     return Txn(succeeded, responses)
+
+
+def succeeded(data: bytes) -> bool:
+    """Whether a transaction did."""
+    found = parse(data)
+    if 1 not in found:  # every answer begins with what etcd says of itself
+        raise Malformed("it says nothing")
+    return bool(found.get(2))
 
 
 def verdicts(data: bytes) -> tuple[bool, list[bool]]:

@@ -124,7 +124,7 @@ class Tending:
         if not removals:
             return False
         body = proto.txn([proto.absent(self._keys.gate)], removals)
-        if (await self._client.write(TXN, body, proto.txn_answer)).succeeded:
+        if await self._client.write(TXN, body, proto.succeeded):
             self._after = after
         else:
             await asyncio.sleep(PAUSE_S)  # somebody has closed the gate (see `commits`)

@@ -23,17 +23,18 @@ CHUNK = 32
 """More operations than `MANY` are put in transactions of so many, since it is the longest path that etcd counts."""
 MAX_WRITES = (MAX_OPERATIONS - CHUNK - 2) * CHUNK
 
+_encode = msgspec.json.Encoder().encode
+
 
 class Item:
     """One commit."""
 
-    __slots__ = ("compares", "lines", "not_after_us", "operations", "size", "touched", "versions", "width", "written")
+    __slots__ = ("compares", "lines", "not_after_us", "operations", "size", "versions", "width", "written")
 
     def __init__(self, keys: Keys, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int):
         self.not_after_us = not_after_us
         self.versions = {change.key: change.expected for change in changes}
-        self.touched = frozenset(self.versions)
-        self.written = frozenset([change.key for change in changes if not change.compare_only])
+        self.written = [change.key for change in changes if not change.compare_only]
         self.compares: list[bytes] = []
         self.operations: list[bytes] = []
         for change in changes:
@@ -83,12 +84,24 @@ class Item:
         return proto.nested(self.compares, self.writes(slot))
 
 
+def all_or_none(condition: bytes, items: Sequence[Item], slot: bytes) -> bytes | None:
+    """A group as one commit: it writes one key of the log for all of them, and that is one event for whoever watches.
+    None when that is more than etcd takes."""
+    compares = [condition, *(compare for item in items for compare in item.compares)]
+    operations = [operation for item in items for operation in item.operations]
+    lines = [item.lines[1:-1] for item in items if item.lines]
+    if lines:
+        operations.append(proto.put(slot, b"[" + b",".join(lines) + b"]"))
+    if max(len(compares), len(operations)) > MAX_OPERATIONS:
+        return None
+    return proto.txn(compares, operations)
+
+
 def is_version(key: bytes, version: str) -> tuple[bytes, bytes]:
-    low, high = bounds(version)
-    return proto.above(key, low), proto.below(key, high)
+    return proto.between(key, *bounds(version))
 
 
 def stored_lines(log: Sequence[tuple[str, bytes]]) -> bytes:
     if len(log) > MAX_LINES:
         raise ValueError(f"it has more than {MAX_LINES} log lines")
-    return msgspec.json.encode([(key, event.decode()) for key, event in log])
+    return _encode([(key, event.decode()) for key, event in log])

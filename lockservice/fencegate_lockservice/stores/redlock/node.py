@@ -26,6 +26,7 @@ FIRST_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
 MAX_UNANSWERED = 20_000
 MAX_UNSENT_BYTES = 64_000_000
+RECEIVED_AT_ONCE = 64 * 1024
 
 log = logging.getLogger("fencegate.store.redlock")
 
@@ -56,12 +57,14 @@ PREPARE, ACCEPT, READ, NAMES, COPY, MEMBER, WITNESS = SCRIPTS = tuple(
 )
 
 
-class Line(asyncio.Protocol):
+class Line(asyncio.BufferedProtocol):
     """One connection."""
 
     def __init__(self) -> None:
         self._loop = running_loop()
         self._reader = hiredis.Reader(notEnoughData=_NOT_YET)
+        self._feed = cast(Callable[[memoryview, int, int], None], self._reader.feed)  # it takes any buffer
+        self._room = memoryview(bytearray(RECEIVED_AT_ONCE))  # of which asyncio's TLS takes slices, to write into
         self._transport: asyncio.Transport | None = None
         self._unanswered: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._unsent: list[bytes] = []
@@ -73,9 +76,13 @@ class Line(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """One for all that comes: asyncio would map a quarter of a megabyte anew for each answer, and unmap it."""
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
         try:
-            self._reader.feed(data)
+            self._feed(self._room, 0, nbytes)
             while (answer := self._reader.gets()) is not _NOT_YET:
                 future, _ = self._unanswered.popleft()
                 if future.done():
