@@ -158,8 +158,9 @@ class RedisResource:
             case b"precondition":
                 raise PreconditionFailed("your own If-Match or If-None-Match did not hold: read again, then decide")
             case b"missing":
-                of_batch = {"key": name.decode().removeprefix(self._prefix) for name in rest[1:]}
-                raise NotFound("there is nothing under this key", **of_batch)
+                _, *names_it = rest  # only a batch has to say which one
+                about = {"key": names_it[0].decode().removeprefix(self._prefix)} if names_it else {}
+                raise NotFound("there is nothing under this key", **about)
             case b"kind":
                 kind = rest[1].decode()
                 raise InvalidInput("key", f"Redis holds a {kind} there, and this resource is of {self.form}")
