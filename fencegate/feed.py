@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from operator import attrgetter
 
 from fencegate.core.ports import Changes, LogEntry, Unavailable
-from fencegate.loop import running_loop
 
 TAIL = 20_000
 PAGE = 250
@@ -27,14 +26,14 @@ class _Follower:
     __slots__ = ("epoch", "event", "loop")
 
     def __init__(self, epoch: int) -> None:
-        self.loop = running_loop()
+        self.loop = asyncio.get_running_loop()
         self.event = asyncio.Event()
         self.epoch = epoch
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
-        return running_loop()
+        return asyncio.get_running_loop()
     except RuntimeError:
         return None
 

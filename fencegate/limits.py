@@ -10,8 +10,6 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from fencegate.loop import running_loop
-
 T = TypeVar("T")
 
 RING_EVERY_S = 0.1
@@ -100,7 +98,7 @@ _of_loops: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Wai
 
 async def within(awaited: Awaitable[T], limit_s: float) -> T:
     """What `awaited` gives; it is cancelled and TimeoutError raised when it takes longer than that."""
-    loop = running_loop()
+    loop = asyncio.get_running_loop()
     task = asyncio.current_task(loop)
     assert task is not None, "an await is in a task"
     waits = Waits.of(loop)

@@ -15,7 +15,6 @@ from fencegate.client.rota import Rota
 from fencegate.client.transport import Transport, open_transport
 from fencegate.clock import Clock
 from fencegate.core.errors import FencegateError
-from fencegate.loop import running_loop
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -64,12 +63,12 @@ class Connection:
         """The transport of the running event loop, once it is open and so is the thread's: nothing to wait for."""
         if not self._is_prepared:
             return None
-        found = self._transports.get(running_loop())
+        found = self._transports.get(asyncio.get_running_loop())
         return None if found is None else found.transport
 
     async def transport(self) -> Transport:
         """The transport of the running event loop."""
-        loop = running_loop()
+        loop = asyncio.get_running_loop()
         found = self._transports.get(loop)
         if found is None:
             for other in list(self._transports):

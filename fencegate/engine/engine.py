@@ -47,7 +47,6 @@ from fencegate.core.ports import Interval, Store
 from fencegate.engine.lane import Lane, Poll, again, is_final
 from fencegate.engine.tending import Tending
 from fencegate.limits import Waits, within
-from fencegate.loop import running_loop
 
 FINISH_WITHIN_S = 1.0
 LOOK_BELOW_EVERY_S = 1.0
@@ -156,7 +155,7 @@ class Engine:
             raise _refusal(outcome)
 
     def _waits_here(self) -> Waits:
-        self._waits = Waits.of(running_loop())
+        self._waits = Waits.of(asyncio.get_running_loop())
         return self._waits
 
     async def acquire_all(self, command: AcquireAll, wait_us: int = 0, keep_us: int = 0) -> tuple[Hold, ...]:

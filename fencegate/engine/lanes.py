@@ -37,7 +37,6 @@ from fencegate.engine.fold import Fold, fold, fold_alone
 from fencegate.engine.known import ABSENT, Knowledge, Known
 from fencegate.engine.lane import NOBODY, Asked, Convoy, Lane, again
 from fencegate.engine.observed import Observed
-from fencegate.loop import running_loop
 
 TRIES = 12
 MOST_TRIES = 60
@@ -119,7 +118,7 @@ class Lanes:
         """Have a command carried out; a refusal is an outcome too. Whoever `stands` has a poll at the lane from the
         moment that it is queued, so that no wake-up is missed."""
         if self._loop is None:
-            self._loop = running_loop()
+            self._loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcome] = self._loop.create_future()
         kind = type(command)
         if kind is Acquire or kind is Release:
@@ -200,7 +199,7 @@ class Lanes:
             landing = asyncio.ensure_future(self._store.commit(trying.changes, trying.log, trying.not_after_us))
         except Exception as error:  # whatever it is, those who ask must hear of it, and the next ones be served
             self._give_up(lot, asked, error)
-            running_loop().call_soon(self._go, lane)
+            asyncio.get_running_loop().call_soon(self._go, lane)
             return
         landing.add_done_callback(lambda done: landed(_error_of(done)))
 
@@ -244,7 +243,7 @@ class Lanes:
             for lane in lot:
                 self._go(lane)
 
-        task = running_loop().create_task(to_the_end())
+        task = asyncio.get_running_loop().create_task(to_the_end())
         self._slow.add(task)
         task.add_done_callback(self._slow.discard)
         task.add_done_callback(lambda _: work.close())  # which may not have begun
@@ -433,7 +432,7 @@ class Lanes:
         for (command, future, stands), outcome in zip(asked, outcomes, strict=True):
             if stands and type(outcome) is Queued and not future.done():
                 assert isinstance(command, Acquire)
-                lane.stand(command, running_loop())
+                lane.stand(command, asyncio.get_running_loop())
             elif lane.waiting and isinstance(command, Acquire | AcquireAll):
                 part = command if isinstance(command, Acquire) else command.parts[0]
                 poll = lane.waiting.get(part.who.request, {}).get(part.attempt)

@@ -40,7 +40,6 @@ from fencegate.engine.lane import Lane, is_final
 from fencegate.engine.lanes import Lanes
 from fencegate.engine.timer import Alarms
 from fencegate.engine.wakes import Wakes
-from fencegate.loop import running_loop
 
 LOOK_AGAIN_US = 1_000_000
 SWEEP_EVERY_S = 300.0
@@ -90,7 +89,7 @@ class Tending:
         await self.lanes.drained()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
         return task
@@ -188,9 +187,9 @@ class Tending:
                 if poll.queued and not poll.asking and not poll.granted.done() and poll.attempt not in standing:
                     poll.asking = True
                     if isinstance(poll.command, AcquireAll):
-                        running_loop().call_soon(self.lanes.ask, poll.command)
+                        asyncio.get_running_loop().call_soon(self.lanes.ask, poll.command)
                     else:
-                        lane.asked.append((poll.command, running_loop().create_future(), False))
+                        lane.asked.append((poll.command, asyncio.get_running_loop().create_future(), False))
 
     # --- what was changed elsewhere ---
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol, Self
 
 from fencegate.clock import Clock
 from fencegate.core.errors import InvalidInput, MethodNotAllowed, RateLimited, ShuttingDown
-from fencegate.loop import running_loop
 from fencegate.web import Handler, Reply, Request
 from fencegate.web.asgi import query_params
 from fencegate_lockservice.watch import Batch, Wanted, place_of
@@ -101,7 +100,7 @@ class _Stream:
         self._request = request
         self._clock = clock
         self._closed = closed
-        self._over: asyncio.Future[None] = running_loop().create_future()
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._coming: asyncio.Future[Batch] | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._parts = self._run()
@@ -120,12 +119,12 @@ class _Stream:
         """Asked for again only when the connection has taken the part before."""
         self._was_read()
         part = await anext(self._parts)
-        self._unread = running_loop().call_later(STUCK_S, self._request.abort)
+        self._unread = asyncio.get_running_loop().call_later(STUCK_S, self._request.abort)
         return part
 
     def end(self) -> None:
         self._hung_up()
-        running_loop().call_later(CUT_AFTER_S, self._request.abort)
+        asyncio.get_running_loop().call_later(CUT_AFTER_S, self._request.abort)
 
     async def aclose(self) -> None:
         self._closed(self)

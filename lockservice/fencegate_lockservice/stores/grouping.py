@@ -5,7 +5,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
 from fencegate.core.ports import Ambiguous, Unavailable
-from fencegate.loop import running_loop
 from fencegate_lockservice.stores.landing import Fate
 
 Item = TypeVar("Item")
@@ -61,7 +60,7 @@ class Groups(Generic[Item]):
 
     def add(self, item: Item) -> "asyncio.Future[None]":
         """Have it sent with the next group; all that come in this turn of the event loop go together."""
-        future: asyncio.Future[None] = running_loop().create_future()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.add_as(item, future)
         return future
 
@@ -77,12 +76,12 @@ class Groups(Generic[Item]):
             self._start()
         elif not self._starting:
             self._starting = True
-            running_loop().call_soon(self._start_due)
+            asyncio.get_running_loop().call_soon(self._start_due)
 
     @staticmethod
     def refuse(error: Exception) -> "asyncio.Future[None]":
         """The result of an item that can't be sent at all."""
-        future: asyncio.Future[None] = running_loop().create_future()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.set_exception(error)
         return future
 
@@ -101,7 +100,7 @@ class Groups(Generic[Item]):
                 for waiting in group:
                     waiting.failed(error)
                 continue
-            self._under_way.add(running_loop().create_task(self._carry(group, sending)))
+            self._under_way.add(asyncio.get_running_loop().create_task(self._carry(group, sending)))
 
     async def _carry(self, group: Sequence[Waiting[Item]], sending: Coroutine[Any, Any, None]) -> None:
         error: BaseException = Unavailable("the store left this unanswered")

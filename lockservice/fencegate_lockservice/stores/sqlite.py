@@ -30,7 +30,6 @@ from fencegate.core.ports import (
     Unavailable,
 )
 from fencegate.feed import Feed
-from fencegate.loop import running_loop
 from fencegate_lockservice.stores.sqlite_line import Line
 from fencegate_lockservice.stores.sqlite_writer import Commit, Job, Load, ReadLog, Result, Scan, encode
 
@@ -62,7 +61,7 @@ class _Asked:
         self.result: Result | None = None
 
     def is_here(self) -> bool:
-        return self.future.get_loop() is running_loop()
+        return self.future.get_loop() is asyncio.get_running_loop()
 
     def deliver(self) -> None:
         if self.future.done():
@@ -133,7 +132,7 @@ class SqliteStore:
             line, rest = self._line, [asked for group in self._sent for asked in group] + self._gathered
             self._send(room=len(self._sent) + len(self._gathered) + 1)
             if not line.dead:
-                line.watch(running_loop(), self._read)  # a writer whose answers nobody reads never ends
+                line.watch(asyncio.get_running_loop(), self._read)  # a writer whose answers nobody reads never ends
         await asyncio.to_thread(self._hang_up, line)
         while not line.dead:
             self._read(line)
@@ -152,7 +151,7 @@ class SqliteStore:
 
     def _ask(self, job: Job) -> asyncio.Future[Any]:
         """Gather a job; all that come in this turn of the event loop are sent together."""
-        loop = running_loop()
+        loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         try:
             asked = _Asked(job, future)
@@ -250,7 +249,7 @@ def _deliver(group: Sequence[_Asked]) -> None:
     for asked in group:
         loops.setdefault(asked.future.get_loop(), []).append(asked)
     try:
-        here = loops.pop(running_loop(), [])
+        here = loops.pop(asyncio.get_running_loop(), [])
     except RuntimeError:
         here = []
     for loop, some in loops.items():

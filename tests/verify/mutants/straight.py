@@ -1,5 +1,6 @@
 """Planted on the straight way: clients with an engine of their own, and stores that tell of a commit by a call."""
 
+from asyncio import get_running_loop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,6 @@ from fencegate.core.model import Hold
 from fencegate.core.ports import Ambiguous, Landed
 from fencegate.engine.lanes import Lanes
 from fencegate.engine.tending import Tending
-from fencegate.loop import running_loop
 from fencegate.verify.sim.store import CallingLink, StoreServer
 from tests.verify.mutants.service import version_of
 
@@ -49,7 +49,7 @@ def _counted_from_the_answer() -> Any:
 
     def granted(lock_key: str, hold: Hold, remaining_ms: int, started_us: int) -> Grant:
         del started_us, remaining_ms
-        now_us = int(running_loop().time() * 1e6) + BEGUN_US
+        now_us = int(get_running_loop().time() * 1e6) + BEGUN_US
         return granted_here(lock_key, hold, hold.who.ttl_us // 1000, now_us)
 
     return patch.object(acquisition, "granted_here", granted)

@@ -8,7 +8,6 @@ import asyncio
 import struct
 from typing import TYPE_CHECKING, Any, cast
 
-from fencegate.loop import running_loop
 from fencegate_lockservice.stores.etcd import headers
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._answer(*self._begin(head, message), within_s)
 
     async def _answer(self, stream: int, call: Call, within_s: float) -> bytes:
-        timer = running_loop().call_later(within_s, self._give_up, stream, within_s)
+        timer = asyncio.get_running_loop().call_later(within_s, self._give_up, stream, within_s)
         try:
             return await call.answer
         except asyncio.CancelledError:
@@ -121,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.alive:
             raise NotSent(self._why)
         stream, self._next_stream = self._next_stream, self._next_stream + 2
-        call = self._calls[stream] = Call(running_loop().create_future(), self._first_window)
+        call = self._calls[stream] = Call(asyncio.get_running_loop().create_future(), self._first_window)
         framed = b"\0" + struct.pack(">I", len(message)) + message
         call.unsent = framed if len(framed) <= _FRAME else memoryview(framed)
         self._write(_frame(_HEADERS, _END_HEADERS, stream, head), *self._data(stream, call))
@@ -162,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
     def _pong(self, payload: bytes) -> None:
         """Goes with what is written next, if that is soon: a server that measures the line pings with each answer."""
         if not self._pongs:
-            running_loop().call_later(_PONG_WITHIN_S, self._flush)
+            asyncio.get_running_loop().call_later(_PONG_WITHIN_S, self._flush)
         self._pongs.append(_frame(_PING, _ACK, 0, payload))
 
     def _flush(self) -> None:

@@ -13,7 +13,6 @@ from functools import partial
 from fencegate.clock import Clock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Capabilities, Change, Changes, Entry, Finding, Interval, Landed, Unavailable
-from fencegate.loop import running_loop
 from fencegate_lockservice.stores.etcd import proto
 from fencegate_lockservice.stores.etcd.client import RANGE, TXN, Client
 from fencegate_lockservice.stores.etcd.clock import ClockCheck
@@ -100,7 +99,7 @@ class EtcdStore:
     def commit(
         self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int
     ) -> "asyncio.Future[None]":
-        future: asyncio.Future[None] = running_loop().create_future()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.commit_then(changes, log, not_after_us, partial(settle, future))
         return future
 

@@ -11,7 +11,6 @@ import psycopg
 
 from fencegate.clock import Clock
 from fencegate.core.ports import Capabilities, Change, Changes, Entry, Finding, Interval, Unavailable
-from fencegate.loop import running_loop
 from fencegate_lockservice.stores.following import Following
 from fencegate_lockservice.stores.grouping import Groups
 from fencegate_lockservice.stores.postgres import server as postgres_server
@@ -76,7 +75,7 @@ class PostgresStore:
                     await link.open()
         except (psycopg.Error, OSError, TimeoutError) as error:
             raise Unavailable(f"{self._target.server} can't be reached: {in_one_line(error)}") from None
-        self._pulse = running_loop().create_task(self._keep_time())
+        self._pulse = asyncio.get_running_loop().create_task(self._keep_time())
 
     async def _keep_time(self) -> None:
         """What is known of the server's time wears out while nobody asks for anything."""

@@ -16,7 +16,6 @@ import hiredis
 
 from fencegate.clock import Clock
 from fencegate.core.ports import Ambiguous, Landed, Unavailable
-from fencegate.loop import running_loop
 from fencegate_lockservice.stores.redis.url import Address
 
 ANSWER_WITHIN_US = 5_000_000
@@ -114,7 +113,7 @@ class Line(asyncio.BufferedProtocol):
         self._bytes = 0
         self._flushing = False
         self._full = False
-        self._loop = running_loop()
+        self._loop = asyncio.get_running_loop()
         self._looking: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -267,7 +266,9 @@ async def dial(address: Address, clock: Clock, lost: Callable[[Line], None]) -> 
     line = Line(clock, lost)
     try:
         async with asyncio.timeout(CONNECT_WITHIN_S):
-            await running_loop().create_connection(lambda: line, address.host, address.port, ssl=address.tls)
+            await asyncio.get_running_loop().create_connection(
+                lambda: line, address.host, address.port, ssl=address.tls
+            )
             await _greet(line, address)
     except BaseException as error:
         with suppress(Exception):

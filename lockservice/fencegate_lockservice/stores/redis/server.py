@@ -10,7 +10,6 @@ import hiredis
 from fencegate.clock import Clock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Unavailable
-from fencegate.loop import running_loop
 from fencegate_lockservice.stores.redis.line import Asked, Line, Overloaded, dial, hear_plainly, pack
 from fencegate_lockservice.stores.redis.script import Script, Scripts, code_of, failure_of, is_elsewhere
 from fencegate_lockservice.stores.redis.settings import fields
@@ -63,7 +62,7 @@ class Server:
                 await self._connect_when_loaded()
         except TimeoutError:
             raise Unavailable(f"{self.address} was not ready within {OPEN_WITHIN_S:.0f} s") from None
-        self._keeping = running_loop().create_task(self._keep())
+        self._keeping = asyncio.get_running_loop().create_task(self._keep())
 
     async def _connect_when_loaded(self) -> None:
         """A server that has just been started may still be reading its data."""
@@ -101,7 +100,7 @@ class Server:
 
     async def run(self, script: Script, *arguments: str | bytes | int) -> Any:
         """One script and its answer. Unavailable when there is none."""
-        line, future = self.line, running_loop().create_future()
+        line, future = self.line, asyncio.get_running_loop().create_future()
         if line is None:
             raise Unavailable(self.why)
         try:
@@ -130,7 +129,7 @@ class Server:
         error = failure_of(refusal, str(self.address))
         asked.failed(error if asked.writes else Unavailable(str(error)))
         if is_elsewhere(refusal) and line is not None:
-            running_loop().call_soon(line.drop, str(error))
+            asyncio.get_running_loop().call_soon(line.drop, str(error))
 
     async def enter(self) -> Reign:
         """Where the change log stands; begins a new one when this one has a break."""
@@ -246,6 +245,6 @@ class Server:
 
 def _unheeded() -> "asyncio.Future[Any]":
     """For an answer that nobody waits for."""
-    future = running_loop().create_future()
+    future = asyncio.get_running_loop().create_future()
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
     return future

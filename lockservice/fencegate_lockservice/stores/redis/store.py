@@ -5,7 +5,7 @@ them is an index of the keys, and one of those that are kept for a time. Commits
 connection; a second one waits for the change log.
 """
 
-from asyncio import Future
+from asyncio import Future, get_running_loop
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -27,7 +27,6 @@ from fencegate.core.ports import (
     TooLate,
     Unavailable,
 )
-from fencegate.loop import running_loop
 from fencegate_lockservice.stores.following import Following
 from fencegate_lockservice.stores.landing import settle
 from fencegate_lockservice.stores.redis import log as redis_log
@@ -108,7 +107,7 @@ class RedisStore:
         return Entry(version.decode(), value)
 
     def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> Future[None]:
-        future: Future[None] = running_loop().create_future()
+        future: Future[None] = get_running_loop().create_future()
         self.commit_then(changes, log, not_after_us, partial(settle, future))
         return future
 
@@ -121,9 +120,9 @@ class RedisStore:
                 raise Unavailable(self._server.why)
             packed = self._packed(changes, log, not_after_us)
         except Unavailable as error:
-            running_loop().call_soon(landed, error)
+            get_running_loop().call_soon(landed, error)
         except ValueError as error:
-            running_loop().call_soon(landed, Unavailable(f"the store can't take this: {error}"))
+            get_running_loop().call_soon(landed, Unavailable(f"the store can't take this: {error}"))
         else:
             line.tell(packed, landed, self._hear_commit)
 

@@ -12,7 +12,6 @@ from contextlib import suppress
 from fencegate.clock import Clock
 from fencegate.core.errors import FencegateError, UnsafeConfiguration
 from fencegate.core.ports import Unavailable
-from fencegate.loop import running_loop
 from fencegate_lockservice.stores.redlock import members
 from fencegate_lockservice.stores.redlock.copy import copy
 from fencegate_lockservice.stores.redlock.keys import Keys
@@ -78,7 +77,7 @@ class Council:
     async def looked(self) -> None:
         """Return when the nodes were looked at anew."""
         if self._passed is None:
-            self._passed = running_loop().create_future()
+            self._passed = asyncio.get_running_loop().create_future()
         self._wanted.set()
         await asyncio.shield(self._passed)
 
@@ -97,7 +96,7 @@ class Council:
             raise Unavailable(
                 "; ".join([f"the nodes of the store can't be used: {self._why}", *self._down()])
             ) from None
-        self._tending = running_loop().create_task(self._tend())
+        self._tending = asyncio.get_running_loop().create_task(self._tend())
 
     async def _all_up(self) -> None:
         """Give those that answer late a moment: a view without them is a view with less to spare."""
@@ -228,7 +227,7 @@ class Council:
                     await self._change(other, node, config=merged.text, digest=merged.digest)
             return  # look again, and find them agreed
         if self._view is not None and self._view.digest == config.digest:
-            self._copying[number] = running_loop().create_task(self._copy(number, seen, self._view))
+            self._copying[number] = asyncio.get_running_loop().create_task(self._copy(number, seen, self._view))
 
     async def _copy(self, number: int, seen: NodeSays, view: View) -> None:
         """Copy all registers from those who know of the new identity, and let the node vote."""

@@ -14,7 +14,6 @@ from typing import Any
 from fencegate.clock import Clock
 from fencegate.core.ports import Changes, LogEntry, Unavailable
 from fencegate.feed import Feed
-from fencegate.loop import running_loop
 from fencegate_lockservice.stores.redlock.keys import Keys
 from fencegate_lockservice.stores.redlock.node import Line, Node, NodeDown
 from fencegate_lockservice.stores.redlock.polls import poll
@@ -64,7 +63,7 @@ class Hints:
     async def start(self, landed: Landed) -> None:
         self._landed = landed
         for tail in self._tails:
-            tail.task = running_loop().create_task(self._follow(tail))
+            tail.task = asyncio.get_running_loop().create_task(self._follow(tail))
 
     async def close(self) -> None:
         self._closed = True
@@ -175,7 +174,7 @@ class Hints:
     def _heard(self, number: int, packed: bytes) -> None:
         self._untold.heard(number, packed)
         if self._untold and self._doubting is None:
-            self._doubting = running_loop().create_task(self._doubt())
+            self._doubting = asyncio.get_running_loop().create_task(self._doubt())
 
     def _tell(self, lines: Lines) -> None:
         revision = self._next()

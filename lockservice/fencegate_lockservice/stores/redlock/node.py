@@ -17,7 +17,6 @@ from typing import Any, cast
 import hiredis
 
 from fencegate.clock import Clock
-from fencegate.loop import running_loop
 from fencegate_lockservice.stores.redlock.url import Seat, Settings
 
 CONNECT_WITHIN_S = 3.0
@@ -61,7 +60,7 @@ class Line(asyncio.BufferedProtocol):
     """One connection."""
 
     def __init__(self) -> None:
-        self._loop = running_loop()
+        self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(notEnoughData=_NOT_YET)
         self._feed = cast(Callable[[memoryview, int, int], None], self._reader.feed)  # it takes any buffer
         self._room = memoryview(bytearray(RECEIVED_AT_ONCE))  # of which asyncio's TLS takes slices, to write into
@@ -168,7 +167,7 @@ class Node:
         self._admitted = line if line is self._line else None
 
     def start(self) -> None:
-        self._running = running_loop().create_task(self._run())
+        self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
         if self._running is not None:
@@ -178,7 +177,7 @@ class Node:
 
     def call(self, *command: Part) -> "asyncio.Future[Any]":
         if self._line is None:
-            return _fail(running_loop().create_future(), self.error)
+            return _fail(asyncio.get_running_loop().create_future(), self.error)
         return self._line.call(*command)
 
     def run(self, script: Script, keys: list[str], *arguments: Part) -> "asyncio.Future[Any]":
@@ -187,12 +186,12 @@ class Node:
     def vote(self, script: Script, keys: list[str], *arguments: Part) -> "asyncio.Future[Any]":
         """Run a script that counts on what the node remembers."""
         if self._line is not None and not self.admitted:
-            return _fail(running_loop().create_future(), "it was not looked at since it is back")
+            return _fail(asyncio.get_running_loop().create_future(), "it was not looked at since it is back")
         return self.run(script, keys, *arguments)
 
     async def connect(self) -> Line:
         """A line of its own, ready to be used: for commands that hold one up."""
-        loop = running_loop()
+        loop = asyncio.get_running_loop()
         seat, settings = self.seat, self._settings
         tls = ssl.create_default_context() if settings.tls else None
         try:

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from fencegate.loop import running_loop
-
 Enough = Callable[[Mapping[int, Any]], bool]
 
 
@@ -18,7 +16,7 @@ async def poll(
     if not asked:
         return answers
     waiting = len(asked)
-    done = running_loop().create_future()
+    done = asyncio.get_running_loop().create_future()
 
     def heard(number: int, future: "asyncio.Future[Any]") -> None:
         nonlocal waiting

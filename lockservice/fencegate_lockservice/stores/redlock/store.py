@@ -20,7 +20,6 @@ from fencegate.core.ports import (
     Finding,
     Unavailable,
 )
-from fencegate.loop import running_loop
 from fencegate_lockservice.stores.redlock.council import Council
 from fencegate_lockservice.stores.redlock.hints import Hints
 from fencegate_lockservice.stores.redlock.inspect import inspect
@@ -139,10 +138,10 @@ class RedlockStore:
         """Carry out what was asked to its end, also when whoever asked goes away."""
         if self._closed:
             work.close()
-            refused: asyncio.Future[Result] = running_loop().create_future()
+            refused: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
             refused.set_exception(Unavailable("the store is closed"))
             return refused
-        task = running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
         return asyncio.shield(task)

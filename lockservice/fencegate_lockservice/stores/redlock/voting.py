@@ -9,7 +9,6 @@ from typing import Any
 
 from fencegate.clock import Clock
 from fencegate.core.ports import Unavailable
-from fencegate.loop import running_loop
 from fencegate_lockservice.stores.redlock.copy import names_page
 from fencegate_lockservice.stores.redlock.council import Council
 from fencegate_lockservice.stores.redlock.keys import Keys
@@ -106,7 +105,7 @@ class Voting:
 
     async def _exchange(self, view: View, register: str, proposal: Proposal, asked: Prepare | Accept) -> Step:
         """Send a message to all who vote; gives what follows from their answers."""
-        done: asyncio.Future[Step] = running_loop().create_future()
+        done: asyncio.Future[Step] = asyncio.get_running_loop().create_future()
 
         def tell(number: int, answer: Answer) -> None:
             try:
@@ -136,7 +135,7 @@ class Voting:
             if step is not None and not done.done():
                 done.set_result(step)
 
-        patience = running_loop().call_later(ANSWER_SOON_S, hurry)
+        patience = asyncio.get_running_loop().call_later(ANSWER_SOON_S, hurry)
         try:
             return await done
         finally:

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Sequence
 
 from fencegate.core.ports import Ambiguous, Change, Conflict, Unavailable
-from fencegate.loop import running_loop
 from fencegate_lockservice.stores.landing import Fate
 from fencegate_lockservice.stores.zookeeper import wire
 from fencegate_lockservice.stores.zookeeper.connection import Connection, Lost
@@ -104,7 +103,7 @@ class Commits:
             self._send_now()  # ZooKeeper may begin while we are still making the others
         elif not self._sending:
             self._sending = True
-            running_loop().call_soon(self._send)
+            asyncio.get_running_loop().call_soon(self._send)
 
     def _send(self) -> None:
         self._sending = False
@@ -151,7 +150,7 @@ class Commits:
                 commit.future.set_result(None)
         if self._gathered and not self._sending and self._advancing is None:
             self._sending = True
-            running_loop().call_soon(self._send)
+            asyncio.get_running_loop().call_soon(self._send)
         if not self._under_way:
             self._quiet.set()
 
@@ -187,7 +186,7 @@ class Commits:
 
     def _advance(self, connection: Connection, full: int) -> None:
         if self._advancing is None and (self._back or full == self._log.start):
-            self._advancing = running_loop().create_task(self._go_on(connection, full))
+            self._advancing = asyncio.get_running_loop().create_task(self._go_on(connection, full))
 
     async def _go_on(self, connection: Connection, full: int) -> None:
         try:
@@ -196,7 +195,7 @@ class Commits:
             if self._log.start == full:
                 await asyncio.sleep(AGAIN_AFTER_S)
             elif self._trimming is None or self._trimming.done():
-                self._trimming = running_loop().create_task(self._log.trim(connection))
+                self._trimming = asyncio.get_running_loop().create_task(self._log.trim(connection))
         except (Lost, Refused):
             await asyncio.sleep(AGAIN_AFTER_S)
         finally:

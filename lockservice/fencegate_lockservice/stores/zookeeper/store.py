@@ -15,7 +15,6 @@ from contextlib import suppress
 from fencegate.clock import SYSTEM, Clock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Capabilities, Change, Changes, Entry, Finding, Landed, Unavailable
-from fencegate.loop import running_loop
 from fencegate_lockservice.stores.following import Following
 from fencegate_lockservice.stores.landing import Landing
 from fencegate_lockservice.stores.zookeeper import wire
@@ -84,7 +83,7 @@ class ZooKeeperStore:
         return found
 
     def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> Awaitable[None]:
-        future: asyncio.Future[None] = running_loop().create_future()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._commits.add(changes, log, future)
         return future
 
