@@ -11,15 +11,7 @@ from fencegate.verify.real.cell import Live
 from fencegate.verify.real.outcome import ArmCount, Outcome
 
 MOST_SHOWN = 5
-_NUMBERS = (
-    "calls",
-    "faults",
-    "stale\ntried",
-    "stale\ntaken",
-    "lost\nfenced",
-    "lost un-\nfenced",
-    "recovery\nseconds",
-)
+_NUMBERS = ("calls", "faults", "stale\ntaken", "lost,\nfenced", "lost,\nunfenced", "recovery,\nseconds")
 
 
 def line(live: Live) -> str:
@@ -84,24 +76,18 @@ def _recovery(outcome: Outcome) -> dict[str, int] | None:
 
 
 def show(console: Console, outcomes: Sequence[Outcome], seed: int) -> None:
-    table = Table(title=f"Real faults on real processes, from seed {seed}", title_justify="left")
+    title = f"Real faults on real processes, from seed {seed}"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     for column in ("resource", "locks in"):
-        table.add_column(column)
-    for column in (
-        "calls",
-        "faults",
-        "stale\ntried",
-        "stale\ntaken",
-        "lost\nfenced",
-        "lost un-\nfenced",
-        "recovery\nseconds",
-    ):
-        table.add_column(column, justify="right")
+        table.add_column(column, no_wrap=True)
+    for column in _NUMBERS:
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_column("")
     for outcome in outcomes:
         table.add_row(*_row(outcome))
     console.print(table)
-    console.print("[dim]recovery: median / worst, until the next fenced write was acknowledged[/]", highlight=False)
+    words = "stale taken: of those tried; recovery: median/worst, until a fenced write was acknowledged"
+    console.print(f"[dim]{words}[/]", highlight=False)
     for outcome in outcomes:
         why = [] if outcome.proved else [outcome.why_not]
         for remark in (*why, *outcome.remarks):
@@ -129,10 +115,9 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         escape(outcome.store),
         str(outcome.operations),
         str(len(outcome.spells)),
-        str(fenced.stale_writes),
-        str(fenced.stale_accepted),
+        f"{fenced.stale_accepted}/{fenced.stale_writes}",
         str(fenced.lost_updates),
         str(unfenced.lost_updates),
-        f"{times[len(times) // 2]:.1f} / {times[-1]:.1f}" if times else "",
+        f"{times[len(times) // 2]:.1f}/{times[-1]:.1f}" if times else "",
         verdict,
     )
