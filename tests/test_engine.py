@@ -34,7 +34,7 @@ from fencegate.core.model import (
     lock_entry,
 )
 from fencegate.core.ports import Ambiguous, Change, Conflict, Interval, Store
-from fencegate.engine import Engine
+from fencegate.engine import Engine, resolving
 from fencegate.engine import known as known_module
 from fencegate.engine import lanes as lanes_module
 from fencegate.engine import tending as tending_module
@@ -651,8 +651,8 @@ class SlowAndUnsure(FaultyStore):
 async def test_whoever_asked_does_not_wait_for_ever_for_what_became_of_a_lost_commit(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes_module, "RESOLVE_WITHIN_S", 0.2)
-    monkeypatch.setattr(lanes_module, "RESOLVE_TRIES", 10_000)
+    monkeypatch.setattr(resolving, "WITHIN_S", 0.2)
+    monkeypatch.setattr(resolving, "TRIES", 10_000)
     unsure = SlowAndUnsure(store)
     async with engines(unsure) as (engine,):
         unsure.slow = True

@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import NamedTuple
 
 from fencegate.clock import SYSTEM, Clock
 from fencegate.core.commands import (
@@ -16,56 +15,37 @@ from fencegate.core.commands import (
     EndSession,
     Granted,
     GrantedAll,
-    Leave,
-    LeaveAll,
     OpenSession,
     Outcome,
     Pending,
     Queued,
     Refused,
     Release,
-    ReleaseAll,
     Released,
 )
 from fencegate.core.errors import FencegateError, NotSupported, OutcomeUnknown, ShuttingDown
-from fencegate.core.machine import Below, held_below, live_holds, look_below, sessions_of
+from fencegate.core.machine import Below, held_below, look_below
 from fencegate.core.model import (
     DEFAULT_LIMITS,
-    LOCKS,
     PLAIN,
-    Floor,
     Hold,
     Limits,
-    LockRecord,
-    Record,
-    Session,
-    floor_entry,
     lock_entry,
-    session_entry,
 )
-from fencegate.core.ports import Interval, Store
+from fencegate.core.ports import Store
+from fencegate.engine import undoing
 from fencegate.engine.lane import Lane, Poll, again, is_final
+from fencegate.engine.looking import PAGE, Looking
 from fencegate.engine.tending import Tending
 from fencegate.limits import Waits, within
 
 FINISH_WITHIN_S = 1.0
 LOOK_BELOW_EVERY_S = 1.0
-PAGE = 500
 
 log = logging.getLogger("fencegate.engine")
 
 
-class Seen(NamedTuple):
-    """A lock as a fresh load showed it, with the time of that load."""
-
-    record: LockRecord | None
-    floor: int
-    now: Interval
-    holds: list[Hold]
-    """Those that count now."""
-
-
-class Engine:
+class Engine(Looking):
     """Runs lock commands against one store, from one event loop. Several engines may share a store."""
 
     def __init__(
@@ -91,6 +71,7 @@ class Engine:
         self.replica = replica or clock.random_id(6)
         self._tending = Tending(store, clock, limits, self.replica, visiting=visiting)
         self._lanes = self._tending.lanes
+        super().__init__(self._lanes.records)
         self._stopping = False
         self._waits: Waits | None = None
 
@@ -172,47 +153,6 @@ class Engine:
         await self.run(command)
         await asyncio.shield(self._tending.free(command.session_id))
 
-    async def look(self, lock_key: str) -> Seen:
-        """The lock as it is: a fresh load, for whoever only looks."""
-        now = self.now()
-        found = await self._lanes.load([lock_entry(lock_key), floor_entry(lock_key)])
-        record, floor = found[lock_entry(lock_key)].record, found[floor_entry(lock_key)].record
-        holds: list[Hold] = []
-        if isinstance(record, LockRecord):
-            holds = live_holds(record, now, await self.sessions([record]))
-        return Seen(
-            record if isinstance(record, LockRecord) else None,
-            floor.token if isinstance(floor, Floor) else 0,
-            now,
-            holds,
-        )
-
-    async def session(self, session_id: str) -> Session | None:
-        found = (await self._lanes.load([session_entry(session_id)]))[session_entry(session_id)].record
-        return found if isinstance(found, Session) else None
-
-    async def sessions(self, records: Sequence[LockRecord]) -> dict[str, Record | None]:
-        """The session entries that the holds of these records live by."""
-        entries = sorted({entry for record in records for entry in sessions_of(record)})
-        found = await self._lanes.load(entries) if entries else {}
-        return {entry: known.record for entry, known in found.items()}
-
-    async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, LockRecord]]:
-        """Lock records by key, `after` a lock key (or '')."""
-        rows = await self._lanes.scan(LOCKS + prefix, lock_entry(after) if after else "", limit)
-        return [(entry.removeprefix(LOCKS), record) for entry, record in rows if isinstance(record, LockRecord)]
-
-    async def count(self, prefix: str) -> int:
-        """How many entries of the store begin like this."""
-        number, after = 0, ""
-        while page := await self._lanes.scan(prefix, after, PAGE):
-            number += len(page)
-            after = page[-1][0]
-        return number
-
-    def now(self) -> Interval:
-        return self._lanes.now()
-
     def _refuse_several(self, command: Command) -> None:
         """Say what the store can't do, before anything is begun."""
         terms = command.who.terms if isinstance(command, Acquire) else PLAIN
@@ -280,8 +220,8 @@ class Engine:
 
     async def _too_late(self, command: Acquire | AcquireAll, keep_us: int) -> Outcome:
         """The wait is over: with what came at the last moment, or with the reason why it did not."""
-        late = await self.run(_leave(command, keep_us))
-        return late if isinstance(late, Granted | GrantedAll) else await self._lanes.ask(_at_once(command))
+        late = await self.run(undoing.leave(command, keep_us))
+        return late if isinstance(late, Granted | GrantedAll) else await self._lanes.ask(undoing.at_once(command))
 
     def _leave_place(self, command: Acquire) -> None:
         lane = self._lanes.get(lock_entry(command.lock_key))
@@ -292,7 +232,7 @@ class Engine:
         if not self.limits.several:
             self._refuse_several(command)
         settled = False
-        waits = _parts(command)[0].wait
+        waits = undoing.parts(command)[0].wait
         deadline_us = self.clock.monotonic_us() + wait_us if waits else 0
         try:
             while True:
@@ -318,7 +258,7 @@ class Engine:
         poll = Poll(later, asyncio.get_running_loop().create_future())
         with ExitStack() as stack:
             stack.enter_context(self._tending.listening())
-            for part in _parts(command):  # before asking: no wake-up may be missed
+            for part in undoing.parts(command):  # before asking: no wake-up may be missed
                 stack.callback(self._stand(self._lanes.lane(lock_entry(part.lock_key)), part, poll))
                 if "/" in part.lock_key:
                     stack.enter_context(self._tending.wakes.waiting(part.lock_key))
@@ -337,9 +277,9 @@ class Engine:
     async def _abandon(self, command: Acquire | AcquireAll, keep_us: int) -> None:
         """Nobody listens any more: give the place back, and an unnamed lock that came meanwhile."""
         try:
-            late = await self.run(_leave(command, keep_us))
-            if isinstance(late, Granted | GrantedAll) and not _parts(command)[0].named:
-                await self.run(_release(command))
+            late = await self.run(undoing.leave(command, keep_us))
+            if isinstance(late, Granted | GrantedAll) and not undoing.parts(command)[0].named:
+                await self.run(undoing.release(command))
         except FencegateError as error:
             log.warning("a waiter could not be taken out of its queue: %s", error)
 
@@ -356,7 +296,7 @@ class Engine:
                 below = await self._look_below(command, pending)
                 left_s = (deadline_us - self.clock.monotonic_us()) / 1_000_000
                 if below.holder is not None and left_s <= 0:
-                    late = await self.run(_leave(command, keep_us))
+                    late = await self.run(undoing.leave(command, keep_us))
                     return late if isinstance(late, Granted) else Refused(held_below(command.lock_key, below.holder))
                 blocked = below.holder is not None
                 outcome = await self._lanes.ask(
@@ -405,29 +345,6 @@ class _Leaving:
         if not polls:
             lane.waiting.pop(request, None)
         self._engine._lanes.leave(lane)
-
-
-def _parts(command: Acquire | AcquireAll) -> Sequence[Acquire]:
-    return (command,) if isinstance(command, Acquire) else command.parts
-
-
-def _leave(command: Acquire | AcquireAll, keep_us: int) -> Leave | LeaveAll:
-    parts = _parts(command)
-    kept_us = keep_us if parts[0].wait else 0
-    leaves = tuple(Leave(part.lock_key, part.who.request, part.attempt, kept_us) for part in parts)
-    return leaves[0] if isinstance(command, Acquire) else LeaveAll(leaves)
-
-
-def _release(command: Acquire | AcquireAll) -> Release | ReleaseAll:
-    releases = tuple(Release(part.lock_key, part.who.lock_token) for part in _parts(command))
-    return releases[0] if isinstance(command, Acquire) else ReleaseAll(releases)
-
-
-def _at_once(command: Acquire | AcquireAll) -> Acquire | AcquireAll:
-    """The same, for whoever does not wait any longer."""
-    if isinstance(command, Acquire):
-        return replace(command, wait=False, fresh=False)
-    return AcquireAll(tuple(replace(part, wait=False) for part in command.parts))
 
 
 async def _within(getting: Awaitable[Outcome], limit_s: float) -> Outcome:

@@ -29,22 +29,20 @@ from fencegate.core.commands import (
     SessionIs,
 )
 from fencegate.core.errors import FencegateError, OutcomeUnknown, StoreUnavailable, TooManyWaiters
-from fencegate.core.model import LOCKS, Limits, Record
-from fencegate.core.ports import Ambiguous, CallingStore, Conflict, Entry, Interval, Store, TooLate, Unavailable
+from fencegate.core.model import LOCKS, Limits
+from fencegate.core.ports import Ambiguous, CallingStore, Conflict, Interval, Store, TooLate, Unavailable
 from fencegate.engine.attempt import Attempt, attempt
-from fencegate.engine.codec import RECENT, decode
 from fencegate.engine.fold import Fold, fold, fold_alone
-from fencegate.engine.known import ABSENT, Knowledge, Known
+from fencegate.engine.known import Knowledge, Known
 from fencegate.engine.lane import NOBODY, Asked, Convoy, Lane, again
-from fencegate.engine.observed import Observed
+from fencegate.engine.records import Records
+from fencegate.engine.resolving import resolve
 
 TRIES = 12
 MOST_TRIES = 60
 TRY_FOR_US = 3_000_000
 """What goes on at a lock is tried against so often at least, and for so long: another replica that knows the record
 commits twice as fast as one that has to load it first, and may win a dozen times."""
-RESOLVE_TRIES = 6
-RESOLVE_WITHIN_S = 8.0
 
 _STOPPED = "the lock service is stopping, and the store did not answer; repeat with the same requestId to find out"
 
@@ -69,9 +67,10 @@ class Lanes:
         self._noticed = noticed
         self._lanes: dict[str, Lane] = {}
         self.known = Knowledge()
-        self.observed = None if store.capabilities.clock else Observed(clock)
+        self.records = Records(store, clock)
+        self.observed = self.records.observed
         self._slow: set[asyncio.Task[None]] = set()
-        self._now: Callable[[], Interval] = self.now if self.observed is not None else cast(Any, store.now)
+        self._now: Callable[[], Interval] = self.records.now if self.observed is not None else cast(Any, store.now)
         """The time, without a word of why it can't be told: whoever gives up finds that."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """The one that asked first: there is no other."""
@@ -183,7 +182,7 @@ class Lanes:
         """Send what was asked, on the ground of what is known."""
         lot = (lane,)
         try:
-            now = self._now() or self.now()
+            now = self._now() or self.records.now()
             if len(asked) == 1 and not lane.waiting:
                 result = fold_alone(lane.entry, asked[0][0], now, self._limits, self.known.guess)
             else:
@@ -266,15 +265,15 @@ class Lanes:
         """Bring what was asked to its end on the ground of fresh loads: committed, or refused."""
         commands = [again(one[0]) if type(one[0]) is Acquire else one[0] for one in asked]
         lot[0].expect(asked)
-        fresh = await self.load(entries or [lane.entry for lane in lot])
+        fresh = await self.records.load(entries or [lane.entry for lane in lot])
         until_us = self._clock.monotonic_us() + TRY_FOR_US
         for number in range(MOST_TRIES):
             if number >= TRIES and self._clock.monotonic_us() >= until_us:
                 break
-            now = self.now()
+            now = self.records.now()
             result = fold(lot, commands, dict(fresh), now, self._limits, None)
             if isinstance(result, Need):
-                fresh |= await self.load(self._wanted(lot, commands, fresh, now))
+                fresh |= await self.records.load(self._wanted(lot, commands, fresh, now))
                 continue
             if not result.writes:
                 self._finish(lot, asked, result, fresh)
@@ -289,7 +288,7 @@ class Lanes:
                 return
             self.known.forget(fresh)
             await asyncio.sleep(self._clock.jitter() * min(0.2, 0.002 * 2 ** min(number, 7)) if number else 0)
-            fresh = await self.load(list(fresh))
+            fresh = await self.records.load(list(fresh))
         raise StoreUnavailable("too much is going on at this lock; nothing was done, try again")
 
     def _wanted(self, lot: Lot, commands: Sequence[Command], fresh: dict[str, Known], now: Interval) -> list[str]:
@@ -300,58 +299,7 @@ class Lanes:
         return [entry for entry in seen if entry not in fresh]
 
     async def _resolve(self, trying: Attempt) -> None:
-        """Find out what became of a commit whose answer was lost. Returns when it landed; Conflict when it never will.
-
-        While the entry is unchanged the lost commit can still land, so the same commit is sent again until the entry
-        moved, one way or the other. Whoever asked does not wait for that for ever.
-        """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(RESOLVE_WITHIN_S):
-                return await self._follow_up(trying)
-        raise OutcomeUnknown("the store did not say whether it was done; repeat with the same requestId to find out")
-
-    async def _follow_up(self, trying: Attempt) -> None:
-        entry, before = trying.entry, trying.before
-        for number in range(RESOLVE_TRIES):
-            await asyncio.sleep(self._clock.jitter() * 0.01 * 2**number)
-            too_late = False
-            with suppress(Unavailable, Ambiguous, Conflict):
-                try:
-                    await self._store.commit(trying.changes, trying.log, trying.not_after_us)
-                    return
-                except TooLate:
-                    too_late = True
-            with suppress(StoreUnavailable):
-                found = (await self.load([entry]))[entry]
-                if trying.commit_id in found.commits:
-                    return
-                if found.version != before.version:
-                    whole = len(found.commits) < RECENT if before.version is None else before.version in found.commits
-                    if whole:  # its commits reach back to ours, and ours is not among them
-                        raise Conflict
-                    break
-                if too_late:
-                    raise Conflict
-        raise OutcomeUnknown("the store did not say whether it was done; repeat with the same requestId to find out")
-
-    # --- between the records and the store ---
-
-    async def load(self, entries: Sequence[str]) -> dict[str, Known]:
-        try:
-            found = await self._store.load(entries)
-        except Unavailable as error:
-            raise StoreUnavailable(str(error)) from None
-        seen = {}
-        for entry in entries:
-            stored = found.get(entry)
-            seen[entry] = self._read(entry, stored) if stored is not None else ABSENT
-        return seen
-
-    def _read(self, entry: str, stored: Entry) -> Known:
-        record, commits, written_us = decode(entry, stored.value)
-        if self.observed is not None:
-            record = self.observed.here(entry, stored.version, record, written_us)
-        return Known(stored.version, record, commits)
+        await resolve(trying, self._store, self.records, self._clock)
 
     def _attempt(self, lot: Lot, asked: list[Asked], result: Fold, now: Interval) -> Attempt:
         watched = self.observed is not None
@@ -361,27 +309,6 @@ class Lanes:
         if most and trying.largest > most and any(isinstance(one[0], Acquire | AcquireAll) for one in asked):
             raise _Oversized(f"what waits for this lock is more than the store {self._store.name} keeps for one")
         return trying
-
-    async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Record]]:
-        """Entries by name, decoded."""
-        try:
-            rows = await self._store.scan(prefix, after, limit)
-        except Unavailable as error:
-            raise StoreUnavailable(str(error)) from None
-        read = [(entry, self._read(entry, stored).record) for entry, stored in rows]
-        return [(entry, record) for entry, record in read if record is not None]
-
-    def now(self) -> Interval:
-        """The time that records are judged by: the store's, or ours where it has none."""
-        try:
-            interval = self._store.now()
-        except Unavailable as error:
-            raise StoreUnavailable(str(error)) from None
-        if self.observed is not None:
-            return self.observed.now()
-        if interval is None:
-            raise StoreUnavailable(f"the store {self._store.name} can't tell the time")
-        return interval
 
     # --- answers ---
 
@@ -449,7 +376,7 @@ class Lanes:
         end_us = outcome.hold.expires_us if kind is Granted else _ends_us(outcome)  # type: ignore[union-attr]
         if end_us is not None:
             try:
-                now = self._now() or self.now()
+                now = self._now() or self.records.now()
             except (StoreUnavailable, Unavailable):
                 return Refused(OutcomeUnknown("the store can't tell the time; repeat with the same requestId"))
             if end_us <= now.latest:

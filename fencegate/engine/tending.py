@@ -61,6 +61,7 @@ class Tending:
         self._replica = replica
         self._visiting = visiting
         self.lanes = Lanes(store, clock, limits, replica, self._noticed)
+        self._now = self.lanes.records.now
         self.wakes = Wakes()
         self._alarms = Alarms(self._now_us, self._ring)
         self._work: set[asyncio.Task[None]] = set()
@@ -107,7 +108,7 @@ class Tending:
     def _now_us(self) -> int:
         """By the store's clock, since that is what leases end by; if ours were ahead, we would ask all the time."""
         try:
-            return self.lanes.now().earliest
+            return self._now().earliest
         except StoreUnavailable:
             return self._clock.now_us()
 
@@ -299,7 +300,7 @@ class Tending:
         prefix = members_of(session_id)
         after = ""
         try:
-            while page := await self.lanes.scan(prefix, after, PAGE):
+            while page := await self.lanes.records.scan(prefix, after, PAGE):
                 drops = [_drop(entry, record) for entry, record in page if isinstance(record, Member)]
                 for start in range(0, len(drops), FREED_AT_ONCE):
                     futures: list[asyncio.Future[Outcome]] = [
@@ -347,7 +348,7 @@ class Tending:
 
     async def _sweep_over(self, prefix: str) -> None:
         after = ""
-        while page := await self.lanes.scan(prefix, after, PAGE):
+        while page := await self.lanes.records.scan(prefix, after, PAGE):
             for entry, record in page:
                 if isinstance(record, Session):
                     await self._sweep_session(entry, record)
@@ -355,7 +356,7 @@ class Tending:
                     self._set_alarm(entry, record)
                     if not self._limits.forgets:
                         continue
-                    if record.touched_us + self._limits.idle_us < self.lanes.now().earliest and not record.holds:
+                    if record.touched_us + self._limits.idle_us < self._now().earliest and not record.holds:
                         await self.quietly(Forget(entry.removeprefix(LOCKS)))
             after = page[-1][0]
             await asyncio.sleep(0.01)
@@ -364,9 +365,9 @@ class Tending:
         session_id = entry.removeprefix(SESSIONS)
         if session.ended is None:
             self._set_alarm(entry, session)
-        elif await self.lanes.scan(members_of(session_id), "", 1):
+        elif await self.lanes.records.scan(members_of(session_id), "", 1):
             await self.free(session_id)
-        elif session.ended_us + self._limits.retention_us < self.lanes.now().earliest:
+        elif session.ended_us + self._limits.retention_us < self._now().earliest:
             await self.quietly(ForgetSession(session_id))
 
 
