@@ -35,11 +35,13 @@ class Disconnected(Exception):
 class Request:
     """One HTTP request."""
 
-    __slots__ = ("_receive", "_scope", "method", "path")
+    __slots__ = ("_arrived", "_receive", "_scope", "method", "path")
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive, arrived: bytes | None = None) -> None:
+        """`arrived`: the whole body, if it is there already."""
         self._scope = scope
         self._receive = receive
+        self._arrived = arrived
         self.method: str = scope["method"]
         self.path: bytes = scope.get("raw_path") or scope["path"].encode()
         """The raw path, percent-encoded: `%2F` in it belongs to a name, `/` separates."""
@@ -67,6 +69,8 @@ class Request:
 
     async def body(self, limit: int = MAX_JSON_BYTES, within_s: float = BODY_WITHIN_S) -> bytes:
         """The whole body; TooLarge over `limit`, InvalidInput when it does not come."""
+        if self._arrived is not None and len(self._arrived) <= limit:  # no need to wait
+            return self._arrived
         try:
             return await within(self._whole(limit), within_s)
         except TimeoutError:
@@ -119,7 +123,7 @@ def whole_request(method: str, raw_path: bytes, headers: Headers, body: bytes) -
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return Request({"type": "http", "method": method, "raw_path": raw_path, "headers": headers}, receive)
+    return Request({"type": "http", "method": method, "raw_path": raw_path, "headers": headers}, receive, body)
 
 
 class Reply:
