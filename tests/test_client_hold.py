@@ -1,6 +1,7 @@
 """Holding a lock: the same promises over a real server and over the embedded stores."""
 
 import asyncio
+import gc
 import time
 from pathlib import Path
 
@@ -205,6 +206,21 @@ async def test_an_acquire_that_is_cancelled_at_any_moment_leaves_no_lock_behind(
         await lease.release()
     async with rival.hold(key, wait=20):  # below the TTL
         pass
+
+
+async def test_an_acquire_that_is_cancelled_before_it_begins_leaves_no_coroutine_behind(
+    locks: Locks, key: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    for hold in (locks.hold(key, ttl=30), locks.hold(key, ttl=30, on_lost=lambda _: None)):
+        task = asyncio.create_task(hold.acquire())
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        del task
+        gc.collect()
+        await hold.acquire()
+        await hold.release()
+    assert [str(warning.message) for warning in recwarn if "never awaited" in str(warning.message)] == []
 
 
 async def test_a_forced_release_is_noticed_and_raised_at_the_end(locks: Locks, rival: Locks, key: str) -> None:

@@ -6,13 +6,16 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator
+from queue import SimpleQueue
 
 import pytest
 import stamina
 
 from fencegate import Lease, LeaseState, LockLost, Revocation, connect, sync
+from fencegate.client.background import background
 from fencegate.client.grant import Grant, granted, renewed
 from fencegate.client.lease import LeaseCore
+from fencegate.client.rota import Rota
 from fencegate.clock import ManualClock
 from tests.eventually import eventually, eventually_sync
 from tests.servers import Server
@@ -173,6 +176,14 @@ async def test_a_holder_who_is_asked_to_let_go_hears_of_it_and_may_finish(
             await eventually(lambda: lease._started_us > begun_us)  # it is renewed until then
         async with rival.hold(key, wait=20):  # long before the grace was over
             pass
+
+
+def test_a_lease_whose_grant_came_after_a_third_of_its_time_is_renewed_at_once(clock: ManualClock) -> None:
+    lease = LeaseCore(grant_at(clock), clock)
+    clock.advance(5)  # while the answer was on its way
+    begun: SimpleQueue[object] = SimpleQueue()
+    Rota(clock, begun.put).join(lease, background())
+    assert begun.get(timeout=3) is lease
 
 
 def test_a_revocation_shortens_the_lease_and_is_told_once(clock: ManualClock) -> None:

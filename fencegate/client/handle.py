@@ -63,12 +63,11 @@ class Handle(Generic[K]):
 
     def acquire(self) -> Coroutine[Any, Any, K]:
         """Get it, and have it renewed until `release`. LockHeld when it can't be had."""
-        getting = self._holding.acquire()
-        return getting if self._is_silent else self._followed(getting)
+        return self._holding.acquire() if self._is_silent else self._acquire_and_follow()
 
-    async def _followed(self, getting: Coroutine[Any, Any, K]) -> K:
+    async def _acquire_and_follow(self) -> K:
         """Have whoever wants to know told of what is got."""
-        held = await getting
+        held = await self._holding.acquire()
         teller = LoopTeller(asyncio.get_running_loop())
         follow(held, self._reactions, teller)
         for lease in held._leases():
