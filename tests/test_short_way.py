@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import httpx
@@ -232,3 +233,38 @@ async def test_a_client_that_reads_no_answers_is_not_answered_without_end() -> N
             received += await reader.read(1 << 20)
     writer.close()
     await writer.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (b"DELETE /k HTTP/1.1\r\nHost: x\r\n\r\n", b"\0\r\n\r\n"),
+        (b"DELETE /k HTTP/1.1\r\nHost: x\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 300 + b"\r\n"),
+        (b"DELETE /k HTTP/1.1\r\nHost: x\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"a" * 400_000),
+        (b"DELETE /k HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b"no size\r\n"),
+    ],
+    ids=["garbage", "many headers", "a head without an end", "its own body"],
+)
+async def test_what_is_under_way_is_not_told_that_it_was_refused(first: bytes, then: bytes) -> None:
+    """What comes behind it on the same connection can't be read; it may be done all the same."""
+    under_way = asyncio.Event()
+
+    async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        under_way.set()
+        await asyncio.sleep(60)
+
+    ours, theirs = socket.socketpair()
+    loop = asyncio.get_running_loop()
+    config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None)
+    protocol = ShortWayProtocol(config, ServerState(), {}, hot=lambda _path, _body: None)
+    await loop.connect_accepted_socket(lambda: protocol, theirs)
+    reader, writer = await asyncio.open_connection(sock=ours)
+    async with asyncio.timeout(20):
+        writer.write(first)
+        await under_way.wait()
+        writer.write(then)
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+    writer.close()
+    for task in protocol.tasks:
+        task.cancel()

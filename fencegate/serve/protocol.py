@@ -133,6 +133,13 @@ class ShortWayProtocol(HttpToolsProtocol):
             else:  # its trailer is: an answer may be under way
                 self.transport.abort()
 
+    def send_400_response(self, msg: str) -> None:
+        """Whoever is being served would take it for the answer to what it asked for, and that may be done."""
+        if self.cycle is None or self.cycle.response_complete:
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
     def _short(self, data: bytes) -> Awaitable[Reply] | None:
         request = plain_post(data)
         if request is not None:

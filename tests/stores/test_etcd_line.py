@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from fencegate_lockservice.stores.etcd import proto
 from fencegate_lockservice.stores.etcd.grpc import Connection, Cut, NotSent, Status
 from fencegate_lockservice.stores.etcd.headers import BadHeaders, decode
 
@@ -27,6 +28,19 @@ def test_headers_are_read_as_the_standard_says(block: str, found: dict[bytes, by
 def test_headers_that_make_no_sense_are_refused(block: str) -> None:
     with pytest.raises(BadHeaders):
         decode(bytes.fromhex(block))
+
+
+@pytest.mark.parametrize("said_no", [b"\x0a\x00", b"\x0a\x00\x10\x00"], ids=["left out", "spelled out"])
+def test_a_transaction_that_did_not_happen_is_never_taken_for_one_that_did(said_no: bytes) -> None:
+    assert proto.succeeded(said_no) is False
+    assert proto.verdicts(said_no) == (False, [])
+
+
+def test_an_answer_that_says_nothing_is_no_verdict() -> None:
+    """Else the group is sent again, and told of conflicts with itself."""
+    for read in (proto.succeeded, proto.verdicts):
+        with pytest.raises(proto.Malformed):
+            read(b"")
 
 
 class NoWire(asyncio.Transport):

@@ -14,12 +14,14 @@ from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Ambiguous, Unavailable
 from fencegate.testing.committing import gather_log, put, write
 from fencegate_lockservice.stores import open_store
+from fencegate_lockservice.stores.etcd import client as etcd_client
 from fencegate_lockservice.stores.etcd import proto
 from fencegate_lockservice.stores.etcd.client import Client
 from fencegate_lockservice.stores.etcd.endpoint import Endpoint
-from fencegate_lockservice.stores.etcd.grpc import NotSent
+from fencegate_lockservice.stores.etcd.grpc import NotSent, Status
 from fencegate_lockservice.stores.etcd.inspect import version_finding
 from fencegate_lockservice.stores.etcd.url import parse
+from tests.eventually import eventually
 from tests.real.etcd import EtcdCluster, EtcdServer
 from tests.servers import kept_address
 from tests.stores.etcd_fixtures import when_it_is_back
@@ -146,6 +148,41 @@ async def test_those_who_wait_for_a_login_at_a_silent_member_do_not_each_wait_fo
     finally:
         await client.close()
         server.close()
+
+
+class Member:
+    """Stands in for the line to a member that has a leader or not."""
+
+    alive = True
+    has_leader = True
+
+    async def ask(self, _head: bytes, _message: bytes, _within_s: float) -> bytes:
+        if not self.has_leader:
+            raise Status(14, "etcdserver: no leader")
+        return b""
+
+
+async def test_an_election_is_waited_for_however_long_the_one_before_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    member = Member()
+    monkeypatch.setattr(Endpoint, "ready", property(lambda _: member))
+    monkeypatch.setattr(etcd_client, "ELECTION_US", 1_000_000)
+    client = Client(parse("etcd://127.0.0.1:1"), SYSTEM, b"k")
+    try:
+        async with asyncio.timeout(20):
+            member.has_leader = False
+            with pytest.raises(Unavailable):  # it takes too long
+                await client.write("/a/b", b"", proto.nothing)
+            member.has_leader = True
+            await eventually(lambda: client.endpoints[0].trouble is None)
+            await client.write("/a/b", b"", proto.nothing)
+            await asyncio.sleep(1.1)
+            member.has_leader = False
+            writing = asyncio.create_task(client.write("/a/b", b"", proto.nothing))
+            await eventually(lambda: client.endpoints[0].trouble is not None)
+            member.has_leader = True
+            await writing
+    finally:
+        await client.close()
 
 
 def certificates(folder: Path) -> tuple[Path, Path]:

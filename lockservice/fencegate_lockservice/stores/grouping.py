@@ -124,4 +124,5 @@ class Groups(Generic[Item]):
         self._closed = True
         self._start()
         while self._under_way:
-            await asyncio.wait(self._under_way)
+            ended, _ = await asyncio.wait(self._under_way)
+            self._under_way -= ended  # one that was cancelled before it began has not left by itself

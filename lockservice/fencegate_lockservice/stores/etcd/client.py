@@ -192,7 +192,6 @@ class Client:
                 endpoint = self.endpoints[(self._at + number) % len(self.endpoints)]
                 if endpoint.trouble is None:
                     self._at = (self._at + number) % len(self.endpoints)
-                    self._leaderless_us = 0
                     return endpoint
             troubles = [endpoint.trouble for endpoint in self.endpoints]
             there = next((trouble for trouble in troubles if isinstance(trouble, NotYet | Unsure)), None)
@@ -225,6 +224,7 @@ class Client:
             await asyncio.sleep(pause_s * (1 + self._clock.jitter()))
             pause_s = min(MAX_TRY_AGAIN_S, 2 * pause_s)
         endpoint.trouble = None
+        self._leaderless_us = 0
 
     # --- one exchange ---
 

@@ -225,22 +225,25 @@ def txn_answer(data: bytes) -> Txn:
 
 def succeeded(data: bytes) -> bool:
     """Whether a transaction did."""
-    found = parse(data)
-    if 1 not in found:  # every answer begins with what etcd says of itself
-        raise Malformed("it says nothing")
-    return bool(found.get(2))
+    return any(number == 2 and found for number, found in _answered(data))
 
 
 def verdicts(data: bytes) -> tuple[bool, list[bool]]:
     """Of a transaction of transactions: whether it succeeded, and which of them did."""
     succeeded = False
     parts: list[bool] = []
-    for number, found in fields(data):
+    for number, found in _answered(data):
         if number == 2:
             succeeded = bool(found)
         elif number == 3:
             parts.append(any(_succeeded(_bytes(part)) for at, part in fields(_bytes(found)) if at == 4))
     return succeeded, parts
+
+
+def _answered(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    if data[:1] != b"\x0a":  # every answer begins with what etcd says of itself
+        raise Malformed("it says nothing")
+    return fields(data)
 
 
 def _succeeded(data: bytes) -> bool:
