@@ -248,17 +248,7 @@ async def test_a_client_that_reads_no_answers_is_not_answered_without_end() -> N
 async def test_what_is_under_way_is_not_told_that_it_was_refused(first: bytes, then: bytes) -> None:
     """What comes behind it on the same connection can't be read; it may be done all the same."""
     under_way = asyncio.Event()
-
-    async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
-        under_way.set()
-        await asyncio.sleep(60)
-
-    ours, theirs = socket.socketpair()
-    loop = asyncio.get_running_loop()
-    config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None)
-    protocol = ShortWayProtocol(config, ServerState(), {}, hot=lambda _path, _body: None)
-    await loop.connect_accepted_socket(lambda: protocol, theirs)
-    reader, writer = await asyncio.open_connection(sock=ours)
+    protocol, reader, writer = await spoken_to(under_way)
     async with asyncio.timeout(20):
         writer.write(first)
         await under_way.wait()
@@ -268,3 +258,32 @@ async def test_what_is_under_way_is_not_told_that_it_was_refused(first: bytes, t
     writer.close()
     for task in protocol.tasks:
         task.cancel()
+
+
+@pytest.mark.parametrize("then", [b"\0\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 300 + b"\r\n"])
+async def test_what_comes_with_garbage_in_one_piece_is_refused_and_not_begun(then: bytes) -> None:
+    begun = asyncio.Event()
+    _, reader, writer = await spoken_to(begun)
+    async with asyncio.timeout(20):
+        writer.write(b"DELETE /k HTTP/1.1\r\nHost: x\r\n\r\n" + then)
+        told = b""
+        with suppress(ConnectionError):
+            told = await reader.read()
+    assert told == b"" or told.startswith(b"HTTP/1.1 400 ")
+    if told:
+        assert not begun.is_set()
+    writer.close()
+
+
+async def spoken_to(begun: asyncio.Event) -> tuple[ShortWayProtocol, asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to an app that tells when it has begun, and answers nothing."""
+
+    async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    ours, theirs = socket.socketpair()
+    config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None)
+    protocol = ShortWayProtocol(config, ServerState(), {}, hot=lambda _path, _body: None)
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, theirs)
+    return protocol, *await asyncio.open_connection(sock=ours)

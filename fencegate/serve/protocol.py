@@ -73,6 +73,8 @@ class ShortWayProtocol(HttpToolsProtocol):
         self._in_head = False
         self._only_head = False
         self._head_bytes = 0
+        self._begun: set[asyncio.Task[Any]] = set()
+        """What was begun by the bytes that are being read: it has not run yet."""
         self._answering = False
         self._stopping = False
         self._waiting = b""
@@ -96,7 +98,9 @@ class ShortWayProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        before = set(self.tasks)
         super().on_headers_complete()
+        self._begun = self.tasks - before
 
     def on_body(self, body: bytes) -> None:
         self._only_head = False
@@ -124,6 +128,7 @@ class ShortWayProtocol(HttpToolsProtocol):
                 task.add_done_callback(self.tasks.discard)
                 return
         self._only_head = self._in_message
+        self._begun = set()
         super().data_received(data)
         # The parser keeps what it has of a header until all of it is there: without an end, all that is ever sent.
         self._head_bytes = self._head_bytes + len(data) if self._only_head else 0
@@ -134,11 +139,14 @@ class ShortWayProtocol(HttpToolsProtocol):
                 self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """Whoever is being served would take it for the answer to what it asked for, and that may be done."""
-        if self.cycle is None or self.cycle.response_complete:
-            super().send_400_response(msg)
-        else:
+        """Whoever is being served would take it for the answer to what it asked for, and that may be done: it is only
+        cut off. What came with these bytes is refused and not begun."""
+        if self.cycle is not None and not self.cycle.response_complete and not self._begun:
             self.transport.close()
+            return
+        for task in self._begun:
+            task.cancel()
+        super().send_400_response(msg)
 
     def _short(self, data: bytes) -> Awaitable[Reply] | None:
         request = plain_post(data)
