@@ -73,8 +73,10 @@ class ShortWayProtocol(HttpToolsProtocol):
         self._in_head = False
         self._only_head = False
         self._head_bytes = 0
-        self._begun: set[asyncio.Task[Any]] = set()
-        """What was begun by the bytes that are being read: it has not run yet."""
+        self._begun: object = None
+        """The request that was begun by the bytes which are being read: it has not run yet."""
+        self._refused: object = None
+        self._app, self.app = self.app, self._unless_refused
         self._answering = False
         self._stopping = False
         self._waiting = b""
@@ -98,9 +100,9 @@ class ShortWayProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        before = set(self.tasks)
+        served = self.cycle is not None and not self.cycle.response_complete
         super().on_headers_complete()
-        self._begun = self.tasks - before
+        self._begun = None if served else self.cycle
 
     def on_body(self, body: bytes) -> None:
         self._only_head = False
@@ -128,7 +130,7 @@ class ShortWayProtocol(HttpToolsProtocol):
                 task.add_done_callback(self.tasks.discard)
                 return
         self._only_head = self._in_message
-        self._begun = set()
+        self._begun = None
         super().data_received(data)
         # The parser keeps what it has of a header until all of it is there: without an end, all that is ever sent.
         self._head_bytes = self._head_bytes + len(data) if self._only_head else 0
@@ -140,13 +142,18 @@ class ShortWayProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Whoever is being served would take it for the answer to what it asked for, and that may be done: it is only
-        cut off. What came with these bytes is refused and not begun."""
-        if self.cycle is not None and not self.cycle.response_complete and not self._begun:
-            self.transport.close()
-            return
-        for task in self._begun:
-            task.cancel()
+        cut off. What came with these bytes is refused, and not begun."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self.cycle is not self._begun:
+                self.transport.close()
+                return
+            self._refused = self.cycle.scope
+            self.cycle.disconnected = True
         super().send_400_response(msg)
+
+    async def _unless_refused(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope is not self._refused:
+            await self._app(scope, receive, send)
 
     def _short(self, data: bytes) -> Awaitable[Reply] | None:
         request = plain_post(data)
