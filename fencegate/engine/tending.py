@@ -145,9 +145,7 @@ class Tending:
                 self._look_again(lane.entry)
             return
         record = result.record(lane.entry)
-        at_us = wakes_at(record) if type(record) is LockRecord else _wakes_at(record)
-        if at_us is not None:
-            self._alarms.set(lane.entry, at_us)
+        self._set_alarm(lane.entry, record)
         if result.next:
             for command in result.next:
                 self.spawn(self.quietly(command))
