@@ -46,7 +46,7 @@ async def _follow_up(trying: Attempt, store: Store, records: Records, clock: Clo
                 if whole:  # its commits reach back to ours, and ours is not among them
                     raise Conflict
                 break
-            if too_late and store.capabilities.clock:  # else it was only we who did not send it again
+            if too_late:
                 raise Conflict
     raise _unknown()
 
