@@ -18,7 +18,7 @@ from fencegate import sync
 from fencegate.client.background import Background, background
 from tests.eventually import eventually_sync
 from tests.servers import Server
-from tests.test_client_process import in_fork
+from tests.test_client_process import in_fork, run_python
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def key(request: pytest.FixtureRequest) -> str:
     return f"background:{request.node.name}"
 
 
-def run_python(code: str, *arguments: str) -> str:
+def run_silent_python(code: str, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=90, check=False
     )
@@ -112,7 +112,7 @@ def test_work_that_ends_in_an_exit_ends_the_caller_and_not_the_thread() -> None:
 
 
 def test_an_interrupt_cancels_the_work_and_waits_for_nothing() -> None:
-    out = run_python(
+    out = run_silent_python(
         """
 import asyncio, os, signal, threading
 from fencegate.client.background import background
@@ -137,9 +137,49 @@ except KeyboardInterrupt:
     assert out.split() == ["interrupted", "True"]
 
 
+def test_an_interrupt_at_whatever_moment_leaves_no_lock_behind() -> None:
+    out = run_python(
+        """
+import os, random, signal, threading, time
+from fencegate import sync
+locks = sync.connect("memory://")
+acquiring, over = [False], [False]
+def interrupt_now_and_then():
+    while not over[0]:
+        time.sleep(random.random() * 0.002)
+        if acquiring[0]:
+            os.kill(os.getpid(), signal.SIGINT)
+def handler(*_):
+    if acquiring[0]:
+        acquiring[0] = False
+        raise KeyboardInterrupt
+signal.signal(signal.SIGINT, handler)
+thread = threading.Thread(target=interrupt_now_and_then)
+thread.start()
+interrupted = 0
+while interrupted < 300:
+    handle = locks.hold(f"storm:{interrupted}", ttl=60)
+    try:
+        acquiring[0] = True
+        handle.acquire()
+        acquiring[0] = False
+    except KeyboardInterrupt:
+        interrupted += 1
+    handle.release()  # it may have come just after the lock was there
+over[0] = True
+thread.join()
+patience = time.monotonic() + 30
+while locks.list("storm:") and time.monotonic() < patience:
+    time.sleep(0.01)
+print(len(locks.list("storm:")))
+""",
+    )
+    assert out.split() == ["0"]
+
+
 def test_exit_handlers_of_the_application_may_still_release(server: Server, key: str) -> None:
     """Those that were registered before ours come after it, when the thread has stopped."""
-    out = run_python(
+    out = run_silent_python(
         """
 import atexit, sys
 def late():
@@ -162,7 +202,7 @@ handle.acquire()
 
 
 def test_a_process_ends_in_silence_while_its_threads_wait_and_work(server: Server, key: str) -> None:
-    run_python(
+    run_silent_python(
         """
 import sys, threading
 from fencegate import sync
@@ -196,8 +236,8 @@ async def name():
     return type(asyncio.get_running_loop()).__module__
 print(background().run(name()).partition(".")[0])
 """
-    assert run_python(code, "green").split() == ["asyncio"]
-    assert run_python(code, "usual").split() == ["uvloop"]
+    assert run_silent_python(code, "green").split() == ["asyncio"]
+    assert run_silent_python(code, "usual").split() == ["uvloop"]
 
 
 def test_in_a_forked_child_a_lease_is_lost_whatever_the_parents_threads_were_doing(server: Server, key: str) -> None:

@@ -112,6 +112,8 @@ class _Call(Generic[T]):
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        else:
+            self._work.close()  # it was never handed over
 
     async def _do(self) -> None:
         try:
