@@ -385,8 +385,8 @@ def test_a_connection_whose_prepared_statements_were_dropped_goes_on(engine: Eng
                 connection.execute(insert(Note).values(text=f"{number}"))
             if number == 6:
                 names = connection.exec_driver_sql("SELECT name FROM pg_prepared_statements").scalars().all()
-                assert "fencegate_share_2" in names
-                connection.exec_driver_sql("DEALLOCATE fencegate_share_2")
+                assert "fencegate_share_3" in names
+                connection.exec_driver_sql("DEALLOCATE fencegate_share_3")
                 connection.commit()
     assert len(texts(engine)) == 12
 

@@ -6,49 +6,49 @@ there may say that it has done the work itself, and those after it are not asked
 can't be, or is no longer (one that listens to all engines comes before it), it is `before_cursor_execute`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, event
 
 _OF_DIALECT = ("do_execute", "do_executemany", "do_execute_no_params")
 _OF_ENGINE = "before_cursor_execute"
-
-Listener = Callable[[Connection], None]
-
-_heard: dict[Listener, "WeakKeyDictionary[object, Callable[..., None]]"] = {}
-"""The engines and dialects that each listens to. (SQLAlchemy's own `event.contains` goes by their addresses, and says
-yes of a new engine that stands where one stood that is gone: its statements would have passed unseen.)"""
+_LISTENS = "fencegate_listens"
+"""Among the attributes of engines and dialects that are listened to. (SQLAlchemy's own `event.contains` goes by their
+addresses, and says yes of a new engine that stands where one stood that is gone: its statements would have passed
+unseen.)"""
 
 
-def listen(engine: Engine, listener: Listener) -> None:
-    """Have `listener` called with the connection before each of its statements. Say it again whenever that matters."""
-    heard = _heard.get(listener)
-    if heard is None:
-        heard = _heard[listener] = WeakKeyDictionary()
-    dispatch: Any = engine.dialect.dispatch
-    first = _first(dispatch.do_execute), _first(dispatch.do_executemany), _first(dispatch.do_execute_no_params)
-    ours = heard.get(engine.dialect)
-    if (ours is not None and first == (ours, ours, ours)) or engine in heard:
-        return
+class BeforeStatements:
+    """Has `listener` called with the connection before each of its statements."""
 
-    def of_dialect(*given: Any) -> None:
-        listener(given[-1].root_connection)  # of the execution's context
+    def __init__(self, listener: Callable[[Connection], None]) -> None:
+        def of_dialect(*given: Any) -> None:
+            listener(given[-1].root_connection)  # of the execution's context
 
-    def of_engine(connection: Connection, *_: Any) -> None:
-        listener(connection)
+        def of_engine(connection: Connection, *_: Any) -> None:
+            listener(connection)
 
-    if any(first):
-        event.listen(engine, _OF_ENGINE, of_engine)
-        heard[engine] = of_engine
-        return
-    for name in _OF_DIALECT:
-        event.listen(engine, name, of_dialect)
-    heard[engine.dialect] = of_dialect
+        self._of_dialect = of_dialect
+        self._of_engine = of_engine
 
-
-def _first(listeners: Iterable[Any]) -> Any:
-    for listener in listeners:
-        return listener
-    return None
+    def listen(self, engine: Engine) -> None:
+        """Say it again whenever that matters: another may have come before us."""
+        collections = vars(engine.dialect).get(_LISTENS)
+        if collections is not None:
+            ours = self._of_dialect
+            for one in collections:
+                if one.parent_listeners or one.listeners[0] is not ours:  # of all engines, or put before us
+                    break
+            else:
+                return
+        if _LISTENS in vars(engine):
+            return
+        dispatch: Any = engine.dialect.dispatch
+        if any(getattr(dispatch, name) for name in _OF_DIALECT):
+            event.listen(engine, _OF_ENGINE, self._of_engine)
+            vars(engine)[_LISTENS] = True
+            return
+        for name in _OF_DIALECT:
+            event.listen(engine, name, self._of_dialect)
+        vars(engine.dialect)[_LISTENS] = [getattr(dispatch, name) for name in _OF_DIALECT]

@@ -1,7 +1,6 @@
-"""BEGIN and the passage in one message, on a connection of psycopg that has passed before with the same tokens.
+"""Passing on a connection of psycopg, with messages that hold several statements: each would be a round trip.
 
-The driver would send BEGIN by itself and wait for the answer. Sent together with the statement that locks the fence,
-which the server keeps prepared, both take one round trip.
+A new token raises the mark by one (`raises`). After that, and mostly, BEGIN and the passage are one (`begins`).
 """
 
 import functools
@@ -12,54 +11,77 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.util import await_only
 
 from fencegate.core.errors import ResourceUnavailable
+from fencegate_adapters.sql.openness import Openness, driver_of
 from fencegate_adapters.sql.passing import Claims
-from fencegate_adapters.sql.passing.postgresql import PREPARE_SHARE, RAISE_ALONE, SHARE_PREPARED
+from fencegate_adapters.sql.passing.postgresql import RAISE_ALONE
 
-_STATE = "fencegate_prepared"
-_WARM_UP = 2
-_IDLE, _IN_TRANSACTION = 0, 2
+DRIVERS = ("psycopg", "psycopg_async")
+
+_STRAIGHT = "fencegate_straight"
+_IDLE = 0
+_READ_COMMITTED = 2
 _SQLSTATE = ord("C")
 _LOCK_NOT_AVAILABLE = b"55P03"
 
 
-def begins(connection: Connection, driver: Any, claims: Claims) -> bool:
-    """Whether the transaction has begun and has passed. False: nothing has happened, pass in the usual way."""
-    if connection.dialect.driver not in ("psycopg", "psycopg_async") or len(claims) != 1:
-        return False
-    if driver.autocommit or driver.prepare_threshold is None or driver.pgconn.transaction_status != _IDLE:
-        return False
-    begin = _begin(driver)
-    state: dict[Any, Any] = connection.info
-    times = state.get(_STATE, 0)
-    if times < _WARM_UP or begin is None:
-        state[_STATE] = times + 1
-        return False
-    if times == _WARM_UP:
-        state[_STATE] += 1
-        _exchange(connection, driver, PREPARE_SHARE)  # if it fails, so does what follows
-    ((lock_key, token),) = claims
-    message = begin + SHARE_PREPARED % (lock_key.encode().hex().encode(), int(token))
-    answer = _exchange(connection, driver, message)[-1]
-    if driver.pgconn.transaction_status == _IN_TRANSACTION and answer.ntuples == 1:
-        return True
-    # Not at the mark that was expected, below a floor, or in need of another look; or no longer prepared (a pooler).
-    if driver.pgconn.transaction_status != _IDLE:
+def begins(connection: Connection, claims: Claims, *, fresh: bool, ahead: bool) -> Openness | None:
+    """How to ask of the transaction, which has begun and has passed. None: nothing has happened; pass in the usual way.
+
+    With `ahead` the answer may still be on its way, and whoever asks waits for it. `fresh`: as far as we know, a
+    transaction is READ COMMITTED here when nothing is said.
+    """
+    driver = driver_of(connection)
+    level = driver.isolation_level
+    if (level != _READ_COMMITTED if level is not None else not fresh) or driver.prepare_threshold is None:
+        return None
+    if len(claims.keys) != 1 or not _is_ours_to_begin(driver):
+        return None
+    straight = vars(driver).get(_STRAIGHT) or _straight(driver)
+    if not straight.is_due():
+        return None
+    status = functools.partial(_status, connection, driver, straight)
+    try:
+        if not straight.is_prepared:
+            _wait(connection, driver.wait(straight.prepare()))
+        if straight.send(driver, claims, ahead=ahead):
+            return status
+        _wait(connection, straight.read(driver))
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise _lost(connection, error) from error
+    # If not: not at the mark that was expected, below a floor, or in need of another look.
+    return None if status() is None else status
+
+
+def _straight(driver: Any) -> Any:
+    from fencegate_adapters.sql.straight import Straight  # not before: not everybody has this driver
+
+    return vars(driver).setdefault(_STRAIGHT, Straight(driver))
+
+
+def _status(connection: Connection, driver: Any, straight: Any) -> int | None:
+    """Of the transaction; None when it turns out that it has not passed: it is rolled back then."""
+    if not straight.is_read:
+        try:
+            straight.read(driver)
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise _lost(connection, error) from error
+    status: int = driver.pgconn.transaction_status
+    if straight.passed:
+        return status
+    if status != _IDLE:
         _exchange(connection, driver, b"ROLLBACK")
-    if answer.error_message:
-        state[_STATE] = 0
-    return False
+    return None
 
 
-def raises(connection: Connection, driver: Any, claims: Claims) -> bool:
+def raises(connection: Connection, claims: Claims) -> bool:
     """Raise the mark to a token that is new here, in a transaction of its own that is one message. False: the mark may
     not be there; pass in the usual way.
 
     So the row is not locked for oneself until the caller's commit, and those who hold the same token write in parallel
     from the beginning. The caller's commit flushes this one too, so it does not wait for the disk.
     """
-    if connection.dialect.driver not in ("psycopg", "psycopg_async") or len(claims) != 1:
-        return False
-    if driver.autocommit or driver.pgconn.transaction_status != _IDLE or _begin(driver) is None:
+    driver = driver_of(connection)
+    if len(claims.keys) != 1 or not _is_ours_to_begin(driver):
         return False
     ((lock_key, token),) = claims
     values = (lock_key.encode().hex().encode(), int(token))
@@ -84,28 +106,28 @@ def rows_of(connection: Connection, message: bytes) -> list[list[str | None]]:
     return [[None if value is None else value.decode(encoding) for value in row] for row in rows]
 
 
-def _begin(driver: Any) -> bytes | None:
-    """What the driver would say itself; None where that is more than we know."""
-    if driver.read_only is not None or driver.deferrable is not None:
-        return None
-    level = driver.isolation_level
-    return b"BEGIN;" if level is None else b"BEGIN ISOLATION LEVEL " + level.name.replace("_", " ").encode() + b";"
+def _is_ours_to_begin(driver: Any) -> bool:
+    """Whether nothing has begun, and what the driver would say is no more than we know."""
+    if driver.pgconn.transaction_status != _IDLE or driver.autocommit:
+        return False
+    return driver.read_only is None and driver.deferrable is None
 
 
 def _exchange(connection: Connection, driver: Any, message: bytes) -> Any:
     """Send it, and wait as the driver itself waits."""
-    try:
-        driver.pgconn.send_query(message)
-        waiting = driver.wait(_execute()(driver.pgconn))
-        return await_only(waiting) if connection.dialect.is_async else waiting
-    except connection.dialect.loaded_dbapi.Error as error:  # not of the server, which answers: the connection is gone
-        connection.invalidate(error)
-        raise DBAPIError.instance(None, None, error, connection.dialect.loaded_dbapi.Error) from error
-
-
-@functools.cache
-def _execute() -> Any:
-    """Not imported before there is such a connection: not everybody has this driver."""
     from psycopg.generators import execute
 
-    return execute
+    try:
+        driver.pgconn.send_query(message)
+        return _wait(connection, driver.wait(execute(driver.pgconn)))
+    except connection.dialect.loaded_dbapi.Error as error:  # not of the server, which answers: the connection is gone
+        raise _lost(connection, error) from error
+
+
+def _wait(connection: Connection, waiting: Any) -> Any:
+    return await_only(waiting) if connection.dialect.is_async else waiting
+
+
+def _lost(connection: Connection, error: Exception) -> Exception:
+    connection.invalidate(error)
+    return DBAPIError.instance(None, None, error, connection.dialect.loaded_dbapi.Error)

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from fencegate.core.fence import admit
+from fencegate_adapters.sql.openness import Openness
 from fencegate_adapters.sql.passing import Claims
 from fencegate_adapters.sql.passing.sqlite import LOOK
 
@@ -18,27 +19,27 @@ _OURS_TO_BEGIN = ("", "DEFERRED", "IMMEDIATE")
 _LEGACY = -1  # `sqlite3.LEGACY_TRANSACTION_CONTROL`, which is newer than the oldest Python that we run on
 
 
-def begins(connection: Connection, driver: Any, claims: Claims) -> bool:
-    """Whether the transaction has begun and has passed. False: it has not passed; do so in the usual way."""
-    if connection.dialect.driver != "pysqlite" or len(claims) != 1:
-        return False
+def begins(connection: Connection, claims: Claims) -> Openness | None:
+    """How to ask of the transaction, which has begun and has passed. None: it has not; pass in the usual way."""
+    driver: Any = connection.connection.dbapi_connection
     if (
-        driver.isolation_level not in _OURS_TO_BEGIN
+        len(claims.keys) != 1
+        or driver.isolation_level not in _OURS_TO_BEGIN
         or getattr(driver, "autocommit", _LEGACY) != _LEGACY
         or driver.in_transaction
     ):
-        return False  # somebody else says when it begins, and how, or nobody does
+        return None  # somebody else says when it begins, and how, or nobody does
     errors = connection.dialect.loaded_dbapi
     try:
         driver.execute("BEGIN IMMEDIATE")
     except errors.Error as error:  # it has waited for the writer before it; nobody is to wait again
         raise DBAPIError.instance(None, None, error, errors.Error) from error
     try:
-        found = driver.execute(LOOK, (claims.keys[0],)).fetchone()
+        found = driver.execute(LOOK, claims.keys).fetchone()
     except errors.Error:
-        return False  # the usual way meets the same error, and tells of it
+        return None  # the usual way meets the same error, and tells of it
     token = claims.lowest
     if found is None or found[0] < token:
-        return False  # it is raised in the transaction that has begun
+        return None  # it is raised in the transaction that has begun
     admit(token, max(found))
-    return True
+    return lambda: int(driver.in_transaction)

@@ -29,7 +29,7 @@ ATTEMPTS = 4
 _IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
 
 _prepared: set[tuple[str, ...]] = set()
-_seen: Seen[Any] = Seen()
+_seen: weakref.WeakKeyDictionary[Any, Seen] = weakref.WeakKeyDictionary()
 _of_drivers: weakref.WeakKeyDictionary[Any, tuple[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
 """By Django's connection: that of sqlite3, which can't be referred to weakly, and what it is known to have."""
 
@@ -49,6 +49,7 @@ class FencedDjango:
         self._rules = rules_of(self._connection.vendor)
         self._claims = claims
         self._leases = leases
+        self._seen = _seen.setdefault(self._connection, Seen())
 
     def __enter__(self) -> Any:
         connection = self._connection
@@ -62,9 +63,9 @@ class FencedDjango:
                     self._begin()
                     return connection
                 except _Unsure:
-                    _seen.careful.add(connection)
+                    self._seen.careful = True
                 except ClaimFirst:
-                    _seen.careful.add(connection)
+                    self._seen.careful = True
                     with transaction.atomic(using=connection.alias):
                         drive(self._rules.claiming(self._claims), self._run)
         except Error as error:
@@ -109,8 +110,8 @@ class FencedDjango:
         atomic = transaction.atomic(using=self._connection.alias)
         atomic.__enter__()
         try:
-            seen, careful = _seen.all_of(self._connection, self._claims), self._connection in _seen.careful
-            if not drive(self._rules.passing(self._claims, seen, careful), self._run):
+            seen = self._seen
+            if not drive(self._rules.passing(self._claims, seen.all_of(self._claims), seen.careful), self._run):
                 raise _Unsure
         except BaseException as error:
             atomic.__exit__(type(error), error, error.__traceback__)
@@ -119,7 +120,7 @@ class FencedDjango:
         self._before_statements = contextlib.ExitStack()
         self._before_statements.enter_context(self._connection.execute_wrapper(self._execute))
         self._name_to_sqlite(self._claims.tokens)
-        _seen.add(self._connection, self._claims)
+        self._seen.add(self._claims)
 
     def _execute(self, execute: Any, sql: Any, params: Any, many: bool, context: Mapping[str, Any]) -> Any:
         """Around every statement of the block: after a COMMIT as text, or DDL in MySQL, the driver begins another

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import pq
@@ -32,7 +33,7 @@ PIPELINE = (
 _STILL_THERE = "SELECT 1 WHERE starts_with(current_setting('fencegate.lock', true), :locks)"
 
 _rules = rules_of("postgresql")
-_seen: Seen[Any] = Seen()
+_seen: "WeakKeyDictionary[Any, Seen]" = WeakKeyDictionary()
 
 
 class _Unsure(Exception):
@@ -45,11 +46,11 @@ class _Block:
     def __init__(self, connection: Any, claims: Claims, leases: Sequence[Leases]) -> None:
         self._connection = connection
         self._claims = claims
+        self._seen = _seen.setdefault(connection, Seen())
         self._leases = leases
 
     def _passing(self) -> Steps[bool]:
-        seen, careful = _seen.all_of(self._connection, self._claims), self._connection in _seen.careful
-        return _rules.passing(self._claims, seen, careful)
+        return _rules.passing(self._claims, self._seen.all_of(self._claims), self._seen.careful)
 
     @property
     def _status(self) -> pq.TransactionStatus:
@@ -106,9 +107,9 @@ class FencedPsycopg(_Block):
             try:
                 self._begin()
             except _Unsure:
-                _seen.careful.add(self._connection)
+                self._seen.careful = True
             except ClaimFirst:
-                _seen.careful.add(self._connection)
+                self._seen.careful = True
                 self._claim()
             except psycopg.errors.UndefinedTable:
                 self._create()
@@ -152,7 +153,7 @@ class FencedPsycopg(_Block):
             transaction.__exit__(type(error), error, error.__traceback__)
             raise
         self._transaction = transaction
-        _seen.add(self._connection, self._claims)
+        self._seen.add(self._claims)
 
     def _claim(self) -> None:
         try:
@@ -181,9 +182,9 @@ class FencedAsyncPsycopg(_Block):
             try:
                 await self._begin()
             except _Unsure:
-                _seen.careful.add(self._connection)
+                self._seen.careful = True
             except ClaimFirst:
-                _seen.careful.add(self._connection)
+                self._seen.careful = True
                 await self._claim()
             except psycopg.errors.UndefinedTable:
                 await self._create()
@@ -229,7 +230,7 @@ class FencedAsyncPsycopg(_Block):
             await transaction.__aexit__(type(error), error, error.__traceback__)
             raise
         self._transaction = transaction
-        _seen.add(self._connection, self._claims)
+        self._seen.add(self._claims)
 
     async def _claim(self) -> None:
         try:

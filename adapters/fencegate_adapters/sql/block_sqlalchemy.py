@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError, UnboundExecutionError
@@ -12,9 +12,13 @@ from sqlalchemy.orm import Session
 
 from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
 from fencegate_adapters.sql.dialect import cause
+from fencegate_adapters.sql.hearing import join_session
+from fencegate_adapters.sql.homes import prepare
 from fencegate_adapters.sql.leases import Leases, ensure_held
-from fencegate_adapters.sql.passage import Passage, prepare, roll_back_rest
+from fencegate_adapters.sql.passage import Passage, roll_back_rest
 from fencegate_adapters.sql.passing import Claims
+
+_BLOCKING = (Session, Connection)
 
 S = TypeVar("S", Session, Connection, AsyncSession, AsyncConnection)
 
@@ -35,36 +39,39 @@ class Fenced(Generic[S]):
         self._leases = leases
 
     def __enter__(self) -> S:
-        if isinstance(self._session, AsyncSession | AsyncConnection):
+        session = self._session
+        if not isinstance(session, _BLOCKING):
             raise TypeError("use `async with fenced(…)` for an async session or connection")
-        self._enter(self._session)
-        return self._session
+        self._enter(session)
+        return session
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._exit(cast(Session | Connection, self._session), error)
+        self._exit(self._session, error)  # type: ignore[arg-type]
 
     async def __aenter__(self) -> S:
-        if not isinstance(self._session, AsyncSession | AsyncConnection):
+        session = self._session
+        if isinstance(session, _BLOCKING):
             raise TypeError("use `with fenced(…)` for a session or connection that is not async")
-        await self._session.run_sync(self._enter)
-        return self._session
+        await session.run_sync(self._enter)
+        return session
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        assert isinstance(self._session, AsyncSession | AsyncConnection)
+        assert not isinstance(self._session, _BLOCKING)
         await self._session.run_sync(self._exit, error)
 
     def _enter(self, session: Session | Connection) -> None:
         if session.in_transaction():
             raise UnsafeConfiguration(BEGUN)
-        for bind in _binds(session):
-            if isinstance(bind, Connection) and bind.in_transaction():
-                raise UnsafeConfiguration(BEGUN)
-            prepare(bind)
         if isinstance(session, Session):
-            self._passage.begin(session)
+            for bind in _binds(session):
+                if isinstance(bind, Connection) and bind.in_transaction():
+                    raise UnsafeConfiguration(BEGUN)
+                prepare(bind)
+            join_session(session, self._passage)
         else:
+            prepare(session)
             self._passage.watch(session)
 
     def _exit(self, session: Session | Connection, error: BaseException | None) -> None:
@@ -94,10 +101,8 @@ class Fenced(Generic[S]):
             raise
 
 
-def _binds(session: Session | Connection) -> list[Engine | Connection]:
+def _binds(session: Session) -> list[Engine | Connection]:
     """Where the session will find its connections, as far as it says."""
-    if isinstance(session, Connection):
-        return [session]
     # A session may have a bind for each class; SQLAlchemy 2.0 keeps them to itself.
     of_classes = getattr(session, "binds", None) or getattr(session, "_Session__binds", {})
     if not of_classes and session.bind is not None:

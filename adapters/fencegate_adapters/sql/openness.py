@@ -7,19 +7,26 @@ from sqlalchemy import Connection
 
 from fencegate_adapters.sql.dialect import dialect_of
 
-Openness = Callable[[], int]
-"""0 or False when there is no transaction any more; `FAILED` when a statement of it failed, where that is known."""
+Openness = Callable[[], int | None]
+"""0 when there is no transaction any more; `FAILED` when a statement of it failed, where that is known; None when it
+turns out that it has not passed."""
 
 FAILED = 3
 """Of psycopg's TransactionStatus; PostgreSQL answers COMMIT with a rollback then, and no error."""
 
 
-def openness(connection: Connection, driver: Any) -> Openness:
+def openness(connection: Connection) -> Openness:
     """What to ask before every statement, for as long as the transaction of `connection` lasts."""
-    name = connection.dialect.driver
+    name, driver = connection.dialect.driver, driver_of(connection)
     if name in ("pysqlite", "aiosqlite"):
-        return lambda: bool(driver.in_transaction)
+        return lambda: int(driver.in_transaction)
     if name in ("psycopg", "psycopg_async"):
         return lambda: int(driver.pgconn.transaction_status)  # IDLE is 0
     dialect = dialect_of(connection.dialect.name)
-    return lambda: dialect.in_transaction(connection)
+    return lambda: int(dialect.in_transaction(connection))
+
+
+def driver_of(connection: Connection) -> Any:
+    """The connection of the driver itself."""
+    pooled = connection.connection
+    return pooled.driver_connection if connection.dialect.is_async else pooled.dbapi_connection

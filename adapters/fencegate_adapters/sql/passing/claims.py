@@ -24,6 +24,7 @@ class Claims:
             raise TypeError("fenced() needs at least one lease")
         self.tokens = dict(sorted(tokens.items(), key=lambda pair: pair[0].encode()))
         self.keys = [key.encode() for key in self.tokens]
+        self.tokens_by_key = dict(zip(self.keys, map(int, self.tokens.values()), strict=True))
         self.lowest = min(self.tokens.values())
         self.named = named(self.tokens)
         """What the triggers of `fencegate protect` are told."""

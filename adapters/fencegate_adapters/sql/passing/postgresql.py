@@ -68,24 +68,36 @@ _LOOK = f"""
 SELECT current_setting('transaction_isolation'), wanted.lock_key, fence.token
 FROM {_WANTED} LEFT JOIN fencegate_fences AS fence ON fence.lock_key = wanted.lock_key AND fence.mode = 'enforce'
 """  # noqa: S608
-# As `_SHARE_ONE`, kept by the server. Where a floor is above the token no row is found, nor above READ COMMITTED, where
-# more than this is to be looked at. Another statement needs another name: behind a pooler an older release of ours may
-# have prepared its own, and that is the one which would be executed.
-PREPARE_SHARE = f"""
-PREPARE fencegate_share_2 (bytea, bigint) AS
+_NOT_THERE = "fencegate: the mark is not at this token, or there is more to look at"
+# As `_SHARE_ONE`, kept prepared by the server; but it fails when there is no such row, and the server's log says why.
+# Nor does it pass below a floor, or above READ COMMITTED, where more than this is to be looked at.
+SHARE = f"""
 SELECT
-    set_config('fencegate.token', CAST($2 AS text), true),
+    set_config(
+        coalesce(
+            (
+                SELECT 'fencegate.token'
+                FROM fencegate_fences AS fence
+                WHERE fence.lock_key = CAST($1 AS bytea) AND fence.mode = 'enforce' AND fence.token = CAST($2 AS bigint)
+                    AND current_setting('transaction_isolation') = 'read committed'
+                    AND NOT EXISTS (SELECT FROM fencegate_resources WHERE floor > $2 AND left(name, 8) <> 'protect:')
+                FOR SHARE OF fence SKIP LOCKED
+            ),
+            current_setting('{_NOT_THERE}')
+        ),
+        CAST($2 AS text), true
+    ),
     set_config('fencegate.lock', convert_from($1, 'UTF8'), true),
     CASE current_setting('idle_in_transaction_session_timeout') WHEN '0'
         THEN set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', true) END
-FROM fencegate_fences AS fence
-WHERE fence.lock_key = $1 AND fence.mode = 'enforce' AND fence.token = $2
-    AND current_setting('transaction_isolation') = 'read committed'
-    AND NOT EXISTS (SELECT FROM fencegate_resources WHERE floor > $2 AND left(name, 8) <> 'protect:')
-FOR SHARE OF fence SKIP LOCKED
 """.encode()  # noqa: S608
-# EXECUTE looks at the database as it was before it waited for the table: a floor raised meanwhile would not be seen.
-SHARE_PREPARED = rb"LOCK TABLE fencegate_fences IN ROW SHARE MODE;EXECUTE fencegate_share_2 (E'\\x%s', %d)"
+# After that failed, for the reason; and the transaction that it leaves has failed as well.
+WHY = f"""
+ROLLBACK;
+SELECT greatest({_FLOOR}, max(token)) FROM fencegate_fences WHERE lock_key = decode('%s', 'hex') AND mode = 'enforce';
+BEGIN;
+SELECT current_setting('{_NOT_THERE}')
+""".encode()  # noqa: S608
 # A transaction of its own. A mark that is there already is left alone: to lock it is to wait for all who share it.
 RAISE_ALONE = f"""
 BEGIN ISOLATION LEVEL READ COMMITTED;

@@ -37,6 +37,8 @@ _RULES: dict[str, Rules] = {
     "postgresql": PostgresqlRules(),
     "sqlite": SqliteRules(),
 }
+REMEMBERING = frozenset(kind for kind, rules in _RULES.items() if rules.after is not None)
+"""Those that have to be told at the end of a transaction."""
 
 
 def rules_of(kind: str) -> Rules:

@@ -1,29 +1,22 @@
 """Which marks were met lately: a guess that decides which statement is tried first, and nothing else."""
 
-import weakref
-from typing import Generic, TypeVar
-
 from fencegate_adapters.sql.passing.claims import Claims
 
 _MOST = 1024
 
-Home = TypeVar("Home")
 
-
-class Seen(Generic[Home]):
-    """By database (an engine, or a connection): lock keys, and the token that their mark was at."""
+class Seen:
+    """In one database, as an engine or a connection knows it: lock keys, and the token that their mark was at."""
 
     def __init__(self) -> None:
-        self._marks: weakref.WeakKeyDictionary[Home, dict[str, int]] = weakref.WeakKeyDictionary()
-        self.careful: weakref.WeakSet[Home] = weakref.WeakSet()
-        """Where transactions were found to keep their first snapshot."""
+        self._marks: dict[str, int] = {}
+        self.careful = False
+        """Transactions were found to keep their first snapshot."""
 
-    def all_of(self, home: Home, claims: Claims) -> bool:
-        marks = self._marks.get(home)
-        return marks is not None and claims.tokens.items() <= marks.items()
+    def all_of(self, claims: Claims) -> bool:
+        return claims.tokens.items() <= self._marks.items()
 
-    def add(self, home: Home, claims: Claims) -> None:
-        marks = self._marks.setdefault(home, {})
-        if len(marks) > _MOST:
-            marks.clear()
-        marks.update(claims.tokens)
+    def add(self, claims: Claims) -> None:
+        if len(self._marks) > _MOST:
+            self._marks.clear()
+        self._marks.update(claims.tokens)

@@ -7,9 +7,10 @@ function there that knows its tokens; in other connections it is missing, and ev
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, RootTransaction, text
 
 from fencegate.core.names import MAX_LOCK_KEY_BYTES
 
@@ -53,33 +54,44 @@ def name_tokens(connection: Connection, tokens: Mapping[str, int]) -> None:
         connection.execute(_MYSQL, values)
 
 
+class _Held:
+    """The tokens that an SQLite connection writes with."""
+
+    tokens: Mapping[bytes, int] = MappingProxyType({})
+    transaction: RootTransaction | None = None
+    """They end with it; None: whoever named them takes them away."""
+
+    def answer(self, asked: str, *parts: object) -> bytes | int | None:
+        """What the triggers call. It never raises, since SQLite would hide what it says: None refuses."""
+        lock_key = _lock_key(parts)
+        if asked == "lock" or lock_key is None:
+            return lock_key
+        if self.transaction is not None and not self.transaction.is_active:
+            return None
+        return self.tokens.get(lock_key)
+
+
 def of_sqlite(info: dict[Any, Any], create_function: Callable[..., Any], tokens: Mapping[str, int]) -> None:
     """Name the tokens of an SQLite connection; `info` is a dict that lives exactly as long as the connection."""
-    held: dict[bytes, int] | None = info.get(_INFO)
+    held = _held(info, create_function)
+    held.tokens, held.transaction = {lock_key.encode(): int(token) for lock_key, token in tokens.items()}, None
+
+
+def name_to_sqlite(connection: Connection, tokens: Mapping[bytes, int], transaction: RootTransaction) -> None:
+    """Name the tokens, by the bytes of their lock keys, of a transaction of SQLAlchemy on SQLite, until it ends: nobody
+    who takes the connection from the pool after it may write with them."""
+    pooled = connection.connection
+    held = pooled.info.get(_INFO) or _held(pooled.info, pooled.create_function)
+    held.tokens, held.transaction = tokens, transaction
+
+
+def _held(info: dict[Any, Any], create_function: Callable[..., Any]) -> _Held:
+    held: _Held | None = info.get(_INFO)
     if held is None:
-        held = {}
+        held = info[_INFO] = _Held()
         # Once: to register a function anew makes SQLite compile every statement of the connection again.
-        create_function(SQLITE_FUNCTION, -1, _answers(held))
-        info[_INFO] = held
-    held.clear()
-    held.update({lock_key.encode(): int(token) for lock_key, token in tokens.items()})
-
-
-def forget(info: Mapping[Any, Any]) -> None:
-    """No tokens any more, for an SQLite connection that goes to somebody else."""
-    held: dict[bytes, int] | None = info.get(_INFO)
-    if held:
-        held.clear()
-
-
-def _answers(held: Mapping[bytes, int]) -> Callable[..., bytes | int | None]:
-    """The function that the triggers call. It never raises, since SQLite would hide what it says: None refuses."""
-
-    def answer(asked: str, *parts: object) -> bytes | int | None:
-        lock_key = _lock_key(parts)
-        return lock_key if asked == "lock" or lock_key is None else held.get(lock_key)
-
-    return answer
+        create_function(SQLITE_FUNCTION, -1, held.answer)
+    return held
 
 
 def _lock_key(parts: Iterable[object]) -> bytes | None:
