@@ -1,5 +1,5 @@
 """BEGIN and the passage are sent ahead in PostgreSQL, and the answer is read later: whatever comes in between, nothing
-is written without the fence, and no connection goes back to the pool with an answer that nobody has read (ADR 25)."""
+is written without the fence, and no connection goes back to the pool with an answer that nobody has read (ADR 26)."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""BEGIN and the passage as one message to PostgreSQL, whose answer need not be waited for (ADR 25).
+"""BEGIN and the passage as one message to PostgreSQL, whose answer need not be waited for (ADR 26).
 
 It is sent when SQLAlchemy has begun, and read just before the caller's first statement goes out: SQLAlchemy has work to
 do until then, and the server does its own meanwhile. Nothing is written before the answer is known, whatever the caller
