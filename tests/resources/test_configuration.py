@@ -133,6 +133,21 @@ def test_the_fence_of_a_service_is_in_the_data_folder_unless_it_is_named(file: P
     assert named.folder is None
 
 
+@pytest.mark.parametrize("name", ["100%20", "what?", "c#"])
+def test_a_data_folder_that_a_url_would_spell_otherwise_is_refused(file: Path, tmp_path: Path, name: str) -> None:
+    """Else locks and rows would be looked for in two places, of which one may even be there."""
+    folder = tmp_path / name
+    for text in ("", '[resources.api]\nurl = "http://127.0.0.1:9000"\n'):
+        file.write_text(f'store = "memory://"\n{text}')
+        with pytest.raises(UnsafeConfiguration, match="which URLs can't hold"):
+            fencegate_settings.read(config=file, data=folder)
+    file.write_text('[resources.x]\nurl = "sqlite:////elsewhere.db"\n')
+    with pytest.raises(UnsafeConfiguration, match="which URLs can't hold"):
+        fencegate_settings.read(config=file, data=folder)
+    file.write_text('store = "memory://"\n[resources.x]\nurl = "sqlite:////elsewhere.db"\n')
+    assert fencegate_settings.read(config=file, data=folder).folder is None  # nothing is in it
+
+
 def test_documents_of_two_names_share_a_database(file: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/app.db"
     made = read(file, f'[resources.a]\nurl = "{url}"\n[resources.b]\nurl = "{url}"\n')
