@@ -180,6 +180,8 @@ WRONG: dict[str, tuple[int, str]] = {
     '[resources.a]\nurl = "sqlite:///a.db"\nmode = "maybe"': (3, "mode: must be one of 'enforce', 'shadow'"),
     '[resources.a]\nurl = "s3://bucket/a"\nlayout = "raw"': (3, "layout: must be one of 'framed', 'pointer'"),
     '[resources.a]\nurl = "sqlite://"': (2, "name a file"),
+    '[resources.a]\nurl = "mariadb://app:hunter2@[db/app"': (2, "url"),
+    '[resources.a]\nurl = "redis://app:hunter2@[h/0"': (2, "url"),
     '[resources.a]\nurl = "s3:///prefix"': (2, "bucket"),
     '[resources.a]\nurl = "file://host/x"': (2, "file:///"),
     '[resources.a]\nurl = "file:///x"\n\nlayout = "pointer"': (4, "layout"),
@@ -219,6 +221,14 @@ WRONG: dict[str, tuple[int, str]] = {
     "a = \n": (1, "Invalid value"),
     '[resources.a]\nurl = "x': (2, "Unterminated"),
 }  # fmt: skip
+
+
+def test_a_port_that_is_none_is_told_when_the_resource_is_made(file: Path) -> None:
+    for setting in ('url = "postgresql://app:hunter2@db:port/app"', 'url = "http://h/"\nfence = "mysql://db:port/a"'):
+        resource = read(file, f"[resources.a]\n{setting}\n").resources["a"]
+        with pytest.raises(UnsafeConfiguration, match="of a database") as refused:
+            resource.build()
+        assert "hunter2" not in refused.value.detail
 
 
 @pytest.mark.parametrize("text", WRONG, ids=str)

@@ -723,3 +723,11 @@ def test_a_database_that_is_not_there_is_exit_code_3(
 ) -> None:
     answer = Command("postgresql://me:secret@127.0.0.1:1/x", capsys, monkeypatch)("t", "--key", "id", code=3)
     assert "secret" not in answer.err
+
+
+def test_a_url_that_can_not_be_read_is_told_without_its_password(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = Command("postgresql://me:secret@host:port/x", capsys, monkeypatch)("t", "--key", "id", code=2)
+    assert "not one of a database" in answer.err
+    assert "secret" not in answer.err
