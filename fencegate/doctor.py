@@ -11,7 +11,7 @@ from typing import Any, Literal
 from fencegate.clock import SYSTEM, Clock
 from fencegate.core.errors import FencegateError, ResourceUnavailable, StoreUnavailable, UnsafeConfiguration
 from fencegate.core.ports import Capabilities, Finding, Guarantee, Resource, Store, Unavailable
-from fencegate.gateway.resources import FolderSettings, ResourceSettings, build
+from fencegate.gateway.resources import FolderSettings, ResourceSettings, UpstreamSettings, build
 from fencegate.settings import Settings
 from fencegate_lockservice.opening import reach
 from fencegate_lockservice.route_record import ENTRY, Remembered, check, check_distinct, remembered, table_of
@@ -24,6 +24,7 @@ ROUND_TRIPS = 5
 REACH_WITHIN_S = 30.0
 ANSWER_WITHIN_S = 10.0
 
+NOT_THERE_YET = "is not there yet; `fencegate serve` makes it"
 _SOME_LOCK = "fencegate-doctor"
 """The lock key of a fence that nobody raises."""
 _CANT: Mapping[str, str] = {
@@ -126,7 +127,7 @@ def _compare(examined: Mapping[str, Examined], known: Mapping[str, Remembered], 
 async def _store(url: str, examined: Examined, clock: Clock) -> Remembered | None:
     """What it remembers of its routes; None when that can't be known."""
     if _missing_file(url):
-        examined.found("fine", "is not there yet; `fencegate serve` makes it")
+        examined.found("fine", NOT_THERE_YET)
         return None
     try:
         async with asyncio.timeout(REACH_WITHIN_S):
@@ -200,7 +201,8 @@ async def _resource(settings: ResourceSettings, clock: Clock) -> Examined:
     if settings.origin:
         examined.facts["configured in"] = settings.origin
     if _missing_file(settings.url) or (isinstance(settings, FolderSettings) and not settings.folder.exists()):
-        examined.found("fine", "is not there yet; `fencegate serve` makes it")
+        examined.found("fine", NOT_THERE_YET)
+        _look_at_mode(settings, examined)
         return examined
     try:
         resource = build(settings)
@@ -224,6 +226,12 @@ async def _resource(settings: ResourceSettings, clock: Clock) -> Examined:
 async def _opened_resource(settings: ResourceSettings, resource: Resource, examined: Examined, clock: Clock) -> None:
     """It is opened as by `serve`, with all that this checks: durability, eviction, conditions that are honoured."""
     began_us = clock.monotonic_us()
+    if isinstance(settings, UpstreamSettings):
+        await settings.reach()
+        if _missing_file(settings.fence or ""):
+            examined.facts["its fence"] = NOT_THERE_YET
+            _look_at_guarantee(settings, examined, resource.guarantee)
+            return
     await resource.open()
     examined.facts["reached in"] = f"{(clock.monotonic_us() - began_us) / 1000:.1f} ms"
     trips = []
@@ -241,7 +249,11 @@ def _look_at_guarantee(settings: ResourceSettings, examined: Examined, guarantee
         examined.found(level, f"check and write are one step; marks: {guarantee.durability}")
     else:
         examined.found("warning", f"best effort: a stale write may slip through; marks: {guarantee.durability}")
-    if settings.mode == "shadow":
-        examined.found("warning", "shadow mode: stale writes are counted, not refused", "mode = 'enforce' refuses them")
+    _look_at_mode(settings, examined)
     if not settings.issuer:
         examined.facts["tokens"] = "any issuer's (issuer = true refuses those far beyond now)"
+
+
+def _look_at_mode(settings: ResourceSettings, examined: Examined) -> None:
+    if settings.mode == "shadow":
+        examined.found("warning", "shadow mode: stale writes are counted, not refused", "mode = 'enforce' refuses them")

@@ -50,11 +50,18 @@ def read(
     host, port = _address(*_chosen("listen", listen, file), file)
     chosen = _role(*_chosen("role", role, file), file)
     folder = (data or _path(setting("data")) or _path(_text(file, "data")) or DEFAULT_DATA).absolute()
-    routes = _routes(store, file) or Routes.of([f"sqlite:///{folder / 'locks.db'}"])
+    routes = _routes(store, file) or Routes.of([f"sqlite:///{_inside(folder, 'locks.db')}"])
     locks = _locks(file)
     resources = _resources(file, folder)
     embedded = any(_is_in(folder, each) for each in resources.values())
     return Settings(host, port, chosen, routes, resources, locks, folder if embedded else None)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """The path of something that is embedded, for a URL, where stores and resources would not read these alike."""
+    if not {"%", "?", "#"}.isdisjoint(str(folder)):
+        raise UnsafeConfiguration(f"data: {folder} has a '%', '?' or '#' in it, which URLs can't hold; give another")
+    return folder / name
 
 
 def _chosen(name: str, flag: str | None, file: ConfigFile) -> tuple[str | None, bool]:
@@ -146,8 +153,8 @@ def _table(value: Any) -> Mapping[str, Any]:
 def _resources(file: ConfigFile, folder: Path) -> dict[str, ResourceSettings]:
     if "resources" not in file.table:
         file.table["resources"] = {
-            "rows": {"url": f"sqlite:///{folder / 'rows.db'}"},
-            "objects": {"url": f"file://{folder / 'objects'}"},
+            "rows": {"url": f"sqlite:///{_inside(folder, 'rows.db')}"},
+            "objects": {"url": f"file://{_inside(folder, 'objects')}"},
         }
     tables = file.table["resources"]
     if not isinstance(tables, Mapping):
@@ -170,8 +177,8 @@ def _resource(file: ConfigFile, name: str, folder: Path) -> ResourceSettings:
     table = file.table["resources"][name]
     if not isinstance(table, dict):
         raise file.wrong(f"resources: {name!r} must be a table of its own: [resources.accounts]", *place)
-    if str(table.get("url")).startswith(("http:", "https:")):
-        table.setdefault("fence", f"sqlite:///{folder / name}.fence.db")
+    if "fence" not in table and str(table.get("url")).startswith(("http:", "https:")):
+        table["fence"] = f"sqlite:///{_inside(folder, f'{name}.fence.db')}"
     for url in ("url", "fence"):
         if url in table:
             file.fill_in(*place, url)

@@ -372,21 +372,39 @@ async def test_keys_of_any_legal_form_come_through(locks: Locks, key: str) -> No
 
 
 async def test_where_no_server_is_it_says_so_at_once_or_when_the_wait_is_over() -> None:
-    async with connect("http://127.0.0.1:9") as locks:
+    async with connect("http://me:hunter2@127.0.0.1:9") as locks:
         begun = time.monotonic()
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:9") as told:
             await locks.hold("a").acquire()
+        assert "hunter2" not in str(told.value)
         assert time.monotonic() - begun < 10
         with pytest.raises(StoreUnavailable):
             await locks.hold("a", wait=0.5).acquire()
         assert 0.4 < time.monotonic() - begun < 20
 
 
-@pytest.mark.parametrize("url", ["", "localhost:7420", "://x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:7420",
+        "://x",
+        "http://",
+        "http:///x",
+        "https://here and there",
+        "http://h:port",
+        "http://127.0.0.1:99999",
+        "http://[::1",
+        "http://me:hunter2@here:port",
+        "http://127.0.0.1:7420?x=1",
+        "http://127.0.0.1:7420#x",
+    ],
+)
 def test_what_is_no_address_is_refused_by_connect(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FENCEGATE_URL", url)
     if url:
-        with pytest.raises(InvalidInput, match="url"):
+        with pytest.raises(InvalidInput, match="url") as refused:
             connect()
+        assert "hunter2" not in str(refused.value)
     else:
         connect()

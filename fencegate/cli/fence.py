@@ -22,11 +22,15 @@ def floor(
     import asyncio
 
     from fencegate import settings
+    from fencegate.clock import SYSTEM
     from fencegate.gateway.resources import build
+    from fencegate.web.tokens import FAR_BEYOND_NOW_US
 
     known = settings.read(data=data, config=config).resources
     if resource not in known:
         raise InvalidInput("resource", f"there is no resource {resource!r}; there are {', '.join(known)}")
+    if known[resource].issuer and value > SYSTEM.now_us() + FAR_BEYOND_NOW_US:
+        raise InvalidInput("value", "is far beyond now, and would lock everyone out: tokens are Unix microseconds here")
     wanted = build(known[resource])
 
     async def raise_floor() -> None:

@@ -70,6 +70,7 @@ class HttpTransport:
 
     def __init__(self, url: str, connect_timeout_s: float) -> None:
         self._url = url.rstrip("/")
+        self._shown = re.sub("//[^/]*@", "//…@", self._url)
         self._connect_timeout_s = connect_timeout_s
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=connect_timeout_s),
@@ -122,7 +123,7 @@ class HttpTransport:
                     for heard in reader.feed(part):
                         yield heard
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ValueError) as error:
-            raise StoreUnavailable(f"{self._url} can't be watched ({_why(error)})") from error
+            raise StoreUnavailable(f"{self._shown} can't be watched ({_why(error)})") from error
 
     async def multi_acquire(self, body: Mapping[str, Any]) -> Json:
         return await self._post("/v1/multi/acquire", body)
@@ -162,9 +163,11 @@ class HttpTransport:
         try:
             response = await self._http.request(method, self._url + path, **parts)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-            raise StoreUnavailable(f"no lock service answers at {self._url} ({_why(error)}); is it running?") from error
+            raise StoreUnavailable(
+                f"no lock service answers at {self._shown} ({_why(error)}); is it running?"
+            ) from error
         except httpx.HTTPError as error:
-            raise OutcomeUnknown(f"{self._url} was asked, but its answer was lost ({_why(error)})") from error
+            raise OutcomeUnknown(f"{self._shown} was asked, but its answer was lost ({_why(error)})") from error
         return _answer(response)
 
 

@@ -1,7 +1,9 @@
 """How a client reaches the lock service: over HTTP, or through an engine in this very process."""
 
+import re
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from fencegate.core.errors import InvalidInput
 from fencegate.core.model import Hold
@@ -75,9 +77,18 @@ class Transport(Protocol):
 def check_url(url: str) -> str:
     """Refuse at once what can't be an address; whether a server is there shows at the first call."""
     scheme, separator, _ = url.partition("://")
-    if not separator or not scheme:
-        raise InvalidInput("url", f"{url!r} is not an address; try http://127.0.0.1:7420 or sqlite:///locks.db")
+    if not separator or not scheme or (scheme in ("http", "https") and not _names_a_server(url)):
+        shown = "what was given" if "@" in url else repr(url)  # there may be a password in it
+        raise InvalidInput("url", f"{shown} is not an address; try http://127.0.0.1:7420 or sqlite:///locks.db")
     return url
+
+
+def _names_a_server(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0 and not re.search(r"[\s\x00-\x1f?#]", url)
+    except ValueError:  # brackets that don't match, or a port that is none
+        return False
 
 
 async def open_transport(url: str, timeout_s: float) -> Transport:

@@ -3,6 +3,7 @@
 An error has a `code`, which is its name on the wire, and `members`, which go into the problem document beside it.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
@@ -111,9 +112,10 @@ class InvalidInput(FencegateError):
 
     @property
     def wire_code(self) -> str:
-        """`ttlMillis` becomes `INVALID_TTL_MILLIS`, and so does `locks[0].ttlMillis`."""
+        """`ttlMillis` becomes `INVALID_TTL_MILLIS`, and so does `locks[0].ttlMillis`; `If-Match` `INVALID_IF_MATCH`."""
         name = self.field.rpartition(".")[2].partition("[")[0] or self.field
-        snake = "".join(f"_{c}" if c.isupper() else c for c in name if c.isascii() and (c.isalnum() or c == "_"))
+        words = re.sub("-?([A-Z])", r"_\1", name).replace("-", "_")
+        snake = "".join(c for c in words if c.isascii() and (c.isalnum() or c == "_"))
         return f"INVALID_{snake.strip('_').upper() or 'INPUT'}"
 
 

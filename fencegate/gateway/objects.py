@@ -89,6 +89,8 @@ class ProtectedObjects(Protected):
         request = call.request
         if request.header(b"content-range") is not None:
             raise InvalidInput("Content-Range", "an object is written as a whole")
+        if any(text.lower() not in ("", "identity") for text in request.headers(b"content-encoding")):
+            raise InvalidInput("Content-Encoding", "is not kept, so readers would not know; send the bytes as they are")
         conditions = given_conditions(request)
         content_type, metadata = given_content_type(request), given_metadata(request)
         upload = Upload(request, self._objects.max_bytes, self.within_s)

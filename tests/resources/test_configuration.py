@@ -133,6 +133,21 @@ def test_the_fence_of_a_service_is_in_the_data_folder_unless_it_is_named(file: P
     assert named.folder is None
 
 
+@pytest.mark.parametrize("name", ["100%20", "what?", "c#"])
+def test_a_data_folder_that_a_url_would_spell_otherwise_is_refused(file: Path, tmp_path: Path, name: str) -> None:
+    """Else locks and rows would be looked for in two places, of which one may even be there."""
+    folder = tmp_path / name
+    for text in ("", '[resources.api]\nurl = "http://127.0.0.1:9000"\n'):
+        file.write_text(f'store = "memory://"\n{text}')
+        with pytest.raises(UnsafeConfiguration, match="which URLs can't hold"):
+            fencegate_settings.read(config=file, data=folder)
+    file.write_text('[resources.x]\nurl = "sqlite:////elsewhere.db"\n')
+    with pytest.raises(UnsafeConfiguration, match="which URLs can't hold"):
+        fencegate_settings.read(config=file, data=folder)
+    file.write_text('store = "memory://"\n[resources.x]\nurl = "sqlite:////elsewhere.db"\n')
+    assert fencegate_settings.read(config=file, data=folder).folder is None  # nothing is in it
+
+
 def test_documents_of_two_names_share_a_database(file: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/app.db"
     made = read(file, f'[resources.a]\nurl = "{url}"\n[resources.b]\nurl = "{url}"\n')
@@ -165,6 +180,8 @@ WRONG: dict[str, tuple[int, str]] = {
     '[resources.a]\nurl = "sqlite:///a.db"\nmode = "maybe"': (3, "mode: must be one of 'enforce', 'shadow'"),
     '[resources.a]\nurl = "s3://bucket/a"\nlayout = "raw"': (3, "layout: must be one of 'framed', 'pointer'"),
     '[resources.a]\nurl = "sqlite://"': (2, "name a file"),
+    '[resources.a]\nurl = "mariadb://app:hunter2@[db/app"': (2, "url"),
+    '[resources.a]\nurl = "redis://app:hunter2@[h/0"': (2, "url"),
     '[resources.a]\nurl = "s3:///prefix"': (2, "bucket"),
     '[resources.a]\nurl = "file://host/x"': (2, "file:///"),
     '[resources.a]\nurl = "file:///x"\n\nlayout = "pointer"': (4, "layout"),
@@ -204,6 +221,14 @@ WRONG: dict[str, tuple[int, str]] = {
     "a = \n": (1, "Invalid value"),
     '[resources.a]\nurl = "x': (2, "Unterminated"),
 }  # fmt: skip
+
+
+def test_a_port_that_is_none_is_told_when_the_resource_is_made(file: Path) -> None:
+    for setting in ('url = "postgresql://app:hunter2@db:port/app"', 'url = "http://h/"\nfence = "mysql://db:port/a"'):
+        resource = read(file, f"[resources.a]\n{setting}\n").resources["a"]
+        with pytest.raises(UnsafeConfiguration, match="of a database") as refused:
+            resource.build()
+        assert "hunter2" not in refused.value.detail
 
 
 @pytest.mark.parametrize("text", WRONG, ids=str)

@@ -1,5 +1,6 @@
 """What `fencegate doctor --config` says of resources: reachable or not, and what makes them unsafe."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,13 @@ def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real.RedisSer
     server = real.RedisServer(tmp_path_factory.mktemp("careless")).start()
     yield server
     server.terminate()
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    """The address of one that takes connections, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
 
 
 async def look_at(folder: Path, table: str) -> Examined:
@@ -54,13 +62,42 @@ async def test_what_can_not_be_reached_is_told_without_the_password(tmp_path: Pa
     assert found.level == "unreachable"
 
 
-async def test_a_service_that_does_not_check_is_best_effort(tmp_path: Path) -> None:
-    url = f'url = "http://127.0.0.1:1/"\nfence = "sqlite:///{tmp_path}/fence.db"'
+async def test_a_service_that_does_not_check_is_best_effort(tmp_path: Path, service: str) -> None:
+    url = f'url = "{service}"\nfence = "sqlite:///{tmp_path}/fence.db"'
     found = await look_at(tmp_path, url)
     assert found.level == "warning"
     assert "best effort" in found.findings[0].what
     checked = await look_at(tmp_path, f"{url}\nupstream_checks = true")
     assert checked.level == "fine"
+
+
+async def test_a_fence_that_is_not_there_yet_is_not_made(tmp_path: Path, service: str) -> None:
+    found = await look_at(tmp_path, f'url = "{service}"\nfence = "sqlite:///{tmp_path}/fence.db"')
+    assert "not there yet" in found.facts["its fence"]
+    assert "best effort" in found.findings[0].what
+    assert not (tmp_path / "fence.db").exists()
+
+
+async def test_a_service_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
+    with kept_address() as nobody:
+        found = await look_at(tmp_path, f'url = "http://{nobody}/"\nfence = "sqlite:///{tmp_path}/fence.db"')
+    assert found.level == "unreachable"
+    assert found.unreachable is not None
+    assert nobody in found.unreachable
+
+
+async def test_a_service_that_does_not_speak_tls_is_unreachable_by_https(tmp_path: Path, service: str) -> None:
+    url = service.replace("http:", "https:")
+    fence = f'fence = "sqlite:///{tmp_path}/fence.db"'
+    found = await look_at(tmp_path, f'url = "{url}"\n{fence}\nconnect_timeout = "200ms"')
+    assert found.level == "unreachable"
+
+
+async def test_shadow_mode_is_warned_of_before_there_is_anything(tmp_path: Path) -> None:
+    for url in (f"sqlite:///{tmp_path}/rows.db", f"file://{tmp_path}/objects"):
+        found = await look_at(tmp_path, f'url = "{url}"\nmode = "shadow"')
+        assert found.level == "warning"
+        assert "shadow" in found.findings[-1].what
 
 
 async def test_a_changed_guard_is_unsafe_until_the_floor_is_raised(tmp_path: Path) -> None:

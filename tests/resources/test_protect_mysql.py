@@ -587,6 +587,18 @@ def test_another_guard_takes_over_with_a_floor_at_the_highest_token_seen(
     fresh_command(table, "--remove")
 
 
+def test_a_new_name_is_another_guard(fresh: Database, fresh_command: Command) -> None:
+    table = fresh.table()
+    fresh_command(table, "--key", "id")
+    fresh.run(f"UPDATE {table} SET text = 'x'", token=50)
+    fresh.run(f"RENAME TABLE {table} TO {table}_renamed")
+    assert "--floor" in fresh_command(f"{table}_renamed", "--key", "id").err
+    with pytest.raises(Refused, match="stale fencing token 49"):
+        fresh.run(f"UPDATE {table}_renamed SET text = 'y'", token=49)
+    fresh.run(f"UPDATE {table}_renamed SET text = 'y'", token=50)
+    fresh_command(f"{table}_renamed", "--remove")
+
+
 def test_ten_at_once_protect_it_once(fresh: Database) -> None:
     table = fresh.table()
     with ThreadPoolExecutor(10) as threads:

@@ -635,6 +635,48 @@ def test_another_guard_takes_over_with_a_floor_at_the_highest_token_seen(
     fresh.run("UPDATE fencegate_resources SET floor = 0")
 
 
+def test_a_table_that_was_renamed_is_still_protected_and_can_be_removed(
+    fresh: Database, fresh_command: Command
+) -> None:
+    table, other = fresh.table(), fresh.table()
+    fresh_command(other, "--key", "id")
+    alone = installed(fresh)
+    fresh_command(table, "--key", "id")
+    fresh.run(f"ALTER TABLE {table} RENAME TO {table}_renamed")
+    assert "not protected any more" in fresh_command(f"{table}_renamed", "--remove").out
+    fresh.run(f"UPDATE {table}_renamed SET text = 'free'")
+    assert installed(fresh) == alone
+    fresh_command(other, "--remove")
+
+
+def test_what_takes_the_old_name_of_a_table_does_not_touch_its_triggers(
+    fresh: Database, fresh_command: Command
+) -> None:
+    table = fresh.table()
+    fresh_command(table, "--key", "id")
+    fresh.run(f"ALTER TABLE {table} RENAME TO {table}_renamed")
+    fresh.run(f"CREATE TABLE {table} (id bigint PRIMARY KEY, text text)")
+    assert "is not protected" in fresh_command(table, "--remove").out
+    with pytest.raises(psycopg.DatabaseError, match="fencing token required"):
+        fresh.run(f"UPDATE {table}_renamed SET text = 'x'")
+    fresh_command(f"{table}_renamed", "--remove")
+    assert installed(fresh) == []
+
+
+def test_a_new_name_is_another_guard(fresh: Database, fresh_command: Command) -> None:
+    table = fresh.table()
+    fresh_command(table, "--key", "id")
+    fresh.run(f"UPDATE {table} SET text = 'x'", token=50)
+    fresh.run(f"ALTER TABLE {table} RENAME TO {table}_renamed")
+    assert "--floor" in fresh_command(f"{table}_renamed", "--key", "id").err
+    with pytest.raises(psycopg.DatabaseError, match="stale fencing token 49"):
+        fresh.run(f"UPDATE {table}_renamed SET text = 'y'", token=49)
+    fresh.run(f"UPDATE {table}_renamed SET text = 'y'", token=50)
+    assert fresh_command(f"{table}_renamed", "--key", "id").err == ""
+    fresh_command(f"{table}_renamed", "--remove")
+    fresh.run("UPDATE fencegate_resources SET floor = 0")
+
+
 def test_a_trigger_that_was_switched_off_is_put_back(fresh: Database, fresh_command: Command) -> None:
     table = fresh.table()
     fresh_command(table, "--key", "id")
@@ -680,4 +722,12 @@ def test_a_database_that_is_not_there_is_exit_code_3(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = Command("postgresql://me:secret@127.0.0.1:1/x", capsys, monkeypatch)("t", "--key", "id", code=3)
+    assert "secret" not in answer.err
+
+
+def test_a_url_that_can_not_be_read_is_told_without_its_password(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = Command("postgresql://me:secret@host:port/x", capsys, monkeypatch)("t", "--key", "id", code=2)
+    assert "not one of a database" in answer.err
     assert "secret" not in answer.err

@@ -341,6 +341,16 @@ def test_another_guard_takes_over_with_a_floor_at_the_highest_token_seen(databas
     database.run("UPDATE t SET text = 'y'", tokens={"job:b": 50})
 
 
+def test_a_new_name_is_another_guard(database: Database, command: Command) -> None:
+    command("t", "--key", "id")
+    database.run("UPDATE t SET text = 'x'", tokens=both("t:{key}", 50))
+    database.bare.execute("ALTER TABLE t RENAME TO renamed")
+    assert "--floor" in command("renamed", "--key", "id").err
+    with pytest.raises(sqlite3.IntegrityError, match="stale fencing token"):
+        database.run("UPDATE renamed SET text = 'y'", tokens=both("renamed:{key}", 49))
+    database.run("UPDATE renamed SET text = 'y'", tokens=both("renamed:{key}", 50))
+
+
 def test_ten_at_once_protect_it_once(database: Database) -> None:
     with ThreadPoolExecutor(10) as threads:
         for done in [threads.submit(database.protect, guard=f"job:{n % 2}") for n in range(10)]:

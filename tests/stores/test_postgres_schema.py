@@ -196,6 +196,23 @@ async def test_a_role_that_owns_its_schema_needs_nothing_else(postgres_server: P
     await store.close()
 
 
+async def test_a_schema_of_the_role_that_comes_later_does_not_hide_the_locks(postgres_server: PostgresServer) -> None:
+    """A role finds the schema of its own name first, and `fencegate protect` makes one that is called `fencegate`: a
+    replica that is started after it must not begin with empty tables there, while others hold locks in the old ones."""
+    role = await _new_role(postgres_server)
+    postgres_server.execute(f"CREATE DATABASE {role} OWNER {role}")
+    url = postgres_server.url.replace("fencegate@", f"{role}@").removesuffix("/postgres") + f"/{role}"
+    before = await open_store(url)
+    await write(before, put("k"))
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {role}")
+    after = await open_store(url)
+    assert await after.load(["k"]) == await before.load(["k"])
+    assert (await after.load(["k"]))["k"] is not None
+    for store in (before, after):
+        await store.close()
+
+
 async def _new_role(server: PostgresServer) -> str:
     role = f"role_{SYSTEM.random_id(4)}"
     await asyncio.to_thread(server.execute, f"CREATE ROLE {role} LOGIN")

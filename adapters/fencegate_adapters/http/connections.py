@@ -11,6 +11,7 @@ from collections import deque
 
 import httpcore
 
+from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
 from fencegate_adapters.http.address import Address
 
 KEEP_IDLE_S = 3.0
@@ -22,7 +23,7 @@ class Connections:
 
     def __init__(self, address: Address, ca_file: str | None) -> None:
         self._origin = httpcore.Origin(address.scheme.encode(), address.host.encode(), address.port)
-        self._ssl = ssl.create_default_context(cafile=ca_file) if address.scheme == "https" else None
+        self._ssl = _tls(address, ca_file)
         self._idle: deque[httpcore.AsyncHTTPConnection] = deque()
         self._closing: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -63,6 +64,25 @@ class Connections:
             await _close(self._idle.pop())
         if self._tasks:
             await asyncio.gather(*self._tasks)
+
+
+def _tls(address: Address, ca_file: str | None) -> ssl.SSLContext | None:
+    try:
+        return ssl.create_default_context(cafile=ca_file) if address.scheme == "https" else None
+    except OSError as error:
+        raise UnsafeConfiguration(f"ca_file: can't be read ({error.strerror or error})") from None
+
+
+async def reach(address: Address, ca_file: str | None, within_s: float) -> None:
+    """Connect once, certificate and all, and send nothing."""
+    tls = _tls(address, ca_file)
+    try:
+        async with asyncio.timeout(within_s):
+            _, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
+    except OSError as error:  # a TimeoutError, and what TLS has to say, are among them
+        why = str(error) or f"no answer within {within_s:g} s"
+        raise ResourceUnavailable(f"nothing answers at {address.authority.decode()}: {why}") from None
+    writer.transport.abort()
 
 
 async def _close(connection: httpcore.AsyncHTTPConnection) -> None:

@@ -13,7 +13,6 @@ from fencegate.core.errors import (
     ResourceUnavailable,
     StaleToken,
     TokenRequired,
-    UnsafeConfiguration,
 )
 from fencegate.core.names import check_lock_key
 from fencegate.core.ports import NO_CONDITIONS, Conditions, Guarantee, Incoming, Key, Outgoing, Seen
@@ -73,10 +72,7 @@ class Upstream:
 
     async def open(self) -> None:
         await self._fence.open()
-        try:
-            self._service = Service(self._address, self._limits, self._ca_file)
-        except OSError as error:
-            raise UnsafeConfiguration(f"ca_file: can't be read ({error.strerror or error})") from None
+        self._service = Service(self._address, self._limits, self._ca_file)
 
     async def close(self) -> None:
         if self._service is not None:

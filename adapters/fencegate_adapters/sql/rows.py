@@ -50,7 +50,7 @@ class RowsResource:
     ) -> None:
         try:
             parsed = make_url(url)
-        except ArgumentError:
+        except (ArgumentError, ValueError):  # the latter of a port that is no number
             raise UnsafeConfiguration(f"resource {name!r}: its url is not one of a database") from None
         self._dialect = dialect_of(parsed.get_backend_name())
         self._shape = _shape(name, table, tuple(key), max_row_bytes, token_column, mode)

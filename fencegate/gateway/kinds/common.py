@@ -61,6 +61,12 @@ class ResourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         if self.max_bytes is not None and self.max_bytes < 1:
             raise self.wrong("max_bytes must be at least 1", "max_bytes")
         _ = self.timeout_s
+        try:
+            urlsplit(self.url)
+        except ValueError:
+            raise self.wrong(
+                "its url can't be read: brackets that don't match; write them as %5B, %5D", "url"
+            ) from None
         self.check()
         try:
             _ = self.guard_rule

@@ -102,6 +102,14 @@ class UpstreamSettings(ResourceSettings, frozen=True, kw_only=True):
     def max_body_bytes(self) -> int:
         return self.max_bytes or MAX_BODY_BYTES
 
+    async def reach(self) -> None:
+        """ResourceUnavailable when nobody takes a connection there; nothing is asked."""
+        from fencegate_adapters.http.address import Address
+        from fencegate_adapters.http.connections import reach
+
+        within_s = self.duration_s("connect_timeout", self.connect_timeout)
+        await reach(Address.parse(self.name, self.url), self.ca_file, within_s)
+
     def build(self) -> Upstream:
         # Only a resource of this kind should need the packages that its adapter needs.
         with self.needs("postgres" if (self.fence or "").startswith("postgres") else "mysql"):

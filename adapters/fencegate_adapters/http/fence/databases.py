@@ -81,7 +81,7 @@ def database(url: str, clock: Clock) -> Database:
     """The database that `fence = "…"` names."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # the latter of a port that is no number
         raise UnsafeConfiguration("fence: is not the URL of a database, such as sqlite:////var/lib/fence.db") from None
     kind = parsed.get_backend_name()
     if kind == "sqlite":

@@ -46,7 +46,7 @@ def _planned(url: str, make: Callable[[Protector, Connection], Plan], dry_run: b
 def _connected(url: str, dry_run: bool) -> Iterator[tuple[Protector, Connection]]:
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # the latter of a port that is no number
         raise UnsafeConfiguration("the URL is not one of a database: postgresql://…, mysql://…, sqlite:///…") from None
     dialect_of(parsed.get_backend_name())  # refuses what is not supported
     protector = _PROTECTORS[parsed.get_backend_name()]

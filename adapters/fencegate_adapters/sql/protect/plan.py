@@ -71,18 +71,24 @@ def form_of(key: Sequence[str]) -> str:
     return f"protect key {','.join(key)}"
 
 
-def recording(plan: Plan, wanted: Wanted, kept: Row[Any] | None) -> Literal["done", "first", "raise", "change"]:
-    """What is to be done about the record of how the table is protected, of which `kept` is there.
+def recording(
+    plan: Plan, wanted: Wanted, kept: Row[Any] | None, *, renamed: bool
+) -> Literal["done", "first", "raise", "change"]:
+    """What is to be done about the record of how the table is protected, of which `kept` is there. `renamed` says that
+    the table has triggers of another name.
 
     Under another guard the marks are those of other locks, so the floor goes up to the highest token that the database
     has seen.
     """
-    if kept is None:
+    if renamed:
+        note = "the table was protected under another name, and perhaps by other locks"
+    elif kept is None:
         return "first"
-    if (kept.guard, kept.form) == (wanted.guard, form_of(wanted.key)):
+    elif (kept.guard, kept.form) == (wanted.guard, form_of(wanted.key)):
         return "done" if kept.floor >= (wanted.floor or 0) else "raise"
-    note = f"the guard was {kept.guard!r} ({kept.form}) and is {wanted.guard!r} ({form_of(wanted.key)}): nothing below "
-    note += "the highest token that this database has seen is accepted any more"
+    else:
+        note = f"the guard was {kept.guard!r} ({kept.form}) and is {wanted.guard!r} ({form_of(wanted.key)})"
+    note += ": nothing below the highest token that this database has seen is accepted any more"
     if wanted.floor is None:
         note += "; a lease from before that never wrote may have a higher one, so end those, or give --floor VALUE"
     plan.warnings.append(note)

@@ -18,9 +18,13 @@ OPEN_WITHIN_S = 10.0
 NEWEST_MIGRATION = "0001"
 OLDEST_SERVER = 130000
 
+# The tables that the search path finds come before its first schema: that may have been made after them, since a role
+# finds the one of its own name first, and locks that are held would be looked for in empty tables.
 _HELLO = """
 SELECT current_setting('server_version_num')::int, current_setting('server_encoding'),
-    current_setting('transaction_isolation'), pg_is_in_recovery(), coalesce(%s, current_schema())
+    current_setting('transaction_isolation'), pg_is_in_recovery(), coalesce(%s, (
+        SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+        WHERE pg_class.oid = to_regclass('fencegate_migrations')), current_schema())
 """
 _SETTINGS = """
 SELECT name, setting FROM pg_settings

@@ -49,8 +49,9 @@ class MysqlProtector:
         if not there:
             plan.steps += [creation(one, connection.dialect) for one in FENCE_TABLES]
         self._plan_procedures(connection, plan)
-        self._plan_triggers(connection, plan, table, _triggers(table, parts, columns))
-        self._plan_record(connection, plan, wanted, there)
+        ours = [name for name, of in catalog.triggers(connection).items() if of == table]
+        self._plan_triggers(plan, ours, _triggers(table, parts, columns))
+        self._plan_record(connection, plan, wanted, there=there, has_triggers=bool(ours))
         return _scripted(plan)
 
     def _plan_procedures(self, connection: Connection, plan: Plan) -> None:
@@ -61,16 +62,17 @@ class MysqlProtector:
             if _literal(known.get(name, "")) != told:
                 plan.steps += [f"DROP PROCEDURE IF EXISTS {name}", filled("mysql", one, comment=told)]
 
-    def _plan_triggers(self, connection: Connection, plan: Plan, table: str, wanted: dict[str, str]) -> None:
-        ours = [name for name, of in catalog.triggers(connection).items() if of == table]
+    def _plan_triggers(self, plan: Plan, ours: list[str], wanted: dict[str, str]) -> None:
         plan.steps += [text_ for name, text_ in wanted.items() if name not in ours]
         plan.steps += [f"DROP TRIGGER IF EXISTS {_name(name)}" for name in ours if name not in wanted]
 
-    def _plan_record(self, connection: Connection, plan: Plan, wanted: Wanted, there: bool) -> None:
+    def _plan_record(
+        self, connection: Connection, plan: Plan, wanted: Wanted, *, there: bool, has_triggers: bool
+    ) -> None:
         """The record of how the table is protected."""
         name, form = plans.record_name(plan.table), plans.form_of(wanted.key)
         kept = connection.execute(_RECORD, {"name": name}).first() if there else None
-        what = plans.recording(plan, wanted, kept)
+        what = plans.recording(plan, wanted, kept, renamed=has_triggers and kept is None)
         if what == "done":
             return
         floor = str(wanted.floor or 0)

@@ -47,9 +47,9 @@ _FUNCTIONS = text("""
 SELECT p.proname, obj_description(p.oid, 'pg_proc') FROM pg_proc p
 WHERE p.pronamespace = to_regnamespace('fencegate')
 """)
-_IN_USE = text("""
-SELECT count(*) FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-WHERE p.pronamespace = to_regnamespace('fencegate') AND p.proname <> :function
+_CALLED = text("""
+SELECT DISTINCT p.proname, t.tgrelid = ANY (CAST(:oids AS oid[])) AS here FROM pg_trigger t
+JOIN pg_proc p ON p.oid = t.tgfoid WHERE p.pronamespace = to_regnamespace('fencegate')
 """)
 _OTHERS = text("""
 SELECT count(*) FROM pg_depend d WHERE d.refclassid = 'pg_namespace'::regclass
@@ -137,13 +137,21 @@ def functions(connection: Connection) -> dict[str, dict[str, Any]]:
     return found
 
 
-def in_use(connection: Connection, function: str) -> bool:
-    """Whether triggers call any of our functions but this one."""
-    return bool(connection.execute(_IN_USE, {"function": function}).scalar())
+class Called(NamedTuple):
+    """Our functions that triggers of some tables call, and those that triggers of other tables do."""
+
+    here: set[str]
+    elsewhere: set[str]
 
 
-def schema_holds_more(connection: Connection, function: str) -> bool:
-    return bool(connection.execute(_OTHERS, {"ours": [*SHARED, function]}).scalar())
+def called(connection: Connection, oids: list[int]) -> Called:
+    """A table keeps its triggers, and they their function, when it is renamed."""
+    rows = connection.execute(_CALLED, {"oids": oids}).all()
+    return Called({row.proname for row in rows if row.here}, {row.proname for row in rows if not row.here})
+
+
+def schema_holds_more(connection: Connection, functions: set[str]) -> bool:
+    return bool(connection.execute(_OTHERS, {"ours": [*SHARED, *functions]}).scalar())
 
 
 def fences_schema(connection: Connection, installed: str | None) -> tuple[str, bool]:

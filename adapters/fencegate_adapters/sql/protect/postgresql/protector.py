@@ -51,7 +51,8 @@ class PostgresqlProtector:
             plan.steps += shared.values()
             about = _comment({"fencegate": print_, "fences": schema})
             plan.steps += [f"COMMENT ON FUNCTION fencegate.{name} IS {about}" for name in shared]
-        record = self._record_step(connection, plan, wanted, schema, there)
+        of_old_names = _guards(catalog.called(connection, [table.oid]).here) - {_function_of(table.name)}
+        record = self._record_step(connection, plan, wanted, schema, there=there, renamed=bool(of_old_names))
         self._plan_triggers(connection, plan, table, parts, known)
         plan.steps += record
         return _scripted(plan)
@@ -76,17 +77,22 @@ class PostgresqlProtector:
         if known.get(function, {}).get("fencegate") == told and found - of_clones == set(expected):
             return
         plan.steps += [text_, f"COMMENT ON FUNCTION fencegate.{_name(function)} IS {_comment({'fencegate': told})}"]
+        calls = catalog.called(connection, list(name_of))
         plan.steps += _drops(table, children)
+        plan.steps += _function_drops(_guards(calls.here) - calls.elsewhere - {function})
         plan.steps += expected.values()
         if children:
             plan.warnings.append("a partition that is added later is protected, but not against TRUNCATE: run it again")
 
-    def _record_step(self, connection: Connection, plan: Plan, wanted: Wanted, schema: str, there: bool) -> list[str]:
+    def _record_step(
+        self, connection: Connection, plan: Plan, wanted: Wanted, schema: str, *, there: bool, renamed: bool
+    ) -> list[str]:
         """The record of how the table is protected."""
         name, form = plans.record_name(plan.table), plans.form_of(wanted.key)
         fences, resources = _own_tables(schema)
         query = text(f"SELECT guard, form, floor FROM {resources} WHERE name = :name")  # noqa: S608 - quoted
-        what = plans.recording(plan, wanted, connection.execute(query, {"name": name}).first() if there else None)
+        kept = connection.execute(query, {"name": name}).first() if there else None
+        what = plans.recording(plan, wanted, kept, renamed=renamed)
         if what == "done":
             return []
         floor = str(wanted.floor or 0)
@@ -106,16 +112,17 @@ class PostgresqlProtector:
 
     def plan_removal(self, connection: Connection, table: TableName) -> Plan:
         found = catalog.find_table(connection, table)
-        function = _function_of(found.name)
         plan = Plan(found.name)
         children = catalog.partitions(connection, found)
         known = catalog.functions(connection)
-        if catalog.our_triggers(connection, [found.oid, *children], function) or function in known:
+        calls = catalog.called(connection, [found.oid, *children])
+        ours = _guards(calls.here) | ({_function_of(found.name)} & known.keys()) - calls.elsewhere
+        if ours:
             plan.steps += _drops(found, children)
-            plan.steps.append(f"DROP FUNCTION IF EXISTS fencegate.{_name(function)}")
-        if set(known) & set(catalog.SHARED) and not catalog.in_use(connection, function):
+            plan.steps += _function_drops(ours - calls.elsewhere)
+        if set(known) & set(catalog.SHARED) and not calls.elsewhere | calls.here - ours:
             plan.steps += [f"DROP FUNCTION IF EXISTS fencegate.{name}" for name in reversed(_SIGNATURES)]
-            if not catalog.schema_holds_more(connection, function):
+            if not catalog.schema_holds_more(connection, ours):
                 plan.steps.append("DROP SCHEMA IF EXISTS fencegate")
         return _scripted(plan)
 
@@ -140,6 +147,15 @@ def _shared(schema: str) -> dict[str, str]:
 
 def _function_of(table: TableName) -> str:
     return f"protect_{fingerprint(table.schema or '', table.name)}"
+
+
+def _guards(functions: set[str]) -> set[str]:
+    """Those that were made for a table, under whatever name it had."""
+    return {name for name in functions if name.startswith("protect_")}
+
+
+def _function_drops(functions: set[str]) -> list[str]:
+    return [f"DROP FUNCTION IF EXISTS fencegate.{_name(name)}" for name in sorted(functions)]
 
 
 def _function_text(table: TableName, parts: tuple[str | ColumnPart, ...], per_row: bool) -> str:

@@ -75,14 +75,16 @@ class SqliteProtector:
         if ours != set(triggers):
             plan.steps += [f"DROP TRIGGER IF EXISTS {_name(name)}" for name in sorted(ours)]
             plan.steps += triggers.values()
-        self._plan_record(connection, plan, wanted, not absent)
+        self._plan_record(connection, plan, wanted, there=not absent, has_triggers=bool(ours))
         return _scripted(plan)
 
-    def _plan_record(self, connection: Connection, plan: Plan, wanted: Wanted, there: bool) -> None:
+    def _plan_record(
+        self, connection: Connection, plan: Plan, wanted: Wanted, *, there: bool, has_triggers: bool
+    ) -> None:
         """The record of how the table is protected."""
         name, form = plans.record_name(plan.table), plans.form_of(wanted.key)
         kept = connection.execute(_RECORD, {"name": name}).first() if there else None
-        what = plans.recording(plan, wanted, kept)
+        what = plans.recording(plan, wanted, kept, renamed=has_triggers and kept is None)
         if what == "done":
             return
         floor = str(wanted.floor or 0)
