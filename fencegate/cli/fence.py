@@ -40,4 +40,4 @@ def floor(
             await wanted.close()
 
     asyncio.run(raise_floor())
-    out.print(f"[bold]floor raised[/]  {resource} accepts nothing below {value}", highlight=False)
+    out.print(f"[bold]floor[/]  {resource} accepts nothing below {value}; a higher one stays", highlight=False)
