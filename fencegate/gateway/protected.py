@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 from fencegate.clock import Clock
@@ -34,6 +35,7 @@ T = TypeVar("T")
 Answer = Callable[[Call], Awaitable[Reply]]
 
 MARK_WITHIN_S = 2.0
+MAX_NAMES = 4096
 
 
 class Protected(ABC):
@@ -48,6 +50,7 @@ class Protected(ABC):
         self._clock = clock
         self.calls: Mapping[str, Answer] = {}
         """The calls about one key, by method."""
+        self._named = lru_cache(MAX_NAMES)(self._key_and_fence)  # the same few are written again and again
 
     @abstractmethod
     def key_of(self, segments: Sequence[str], field: str = "key") -> Key:
@@ -136,12 +139,14 @@ class Protected(ABC):
         """A call of this kind of resource that is named by its path."""
         return None
 
-    def _name(self, call: Call, segments: Sequence[bytes]) -> None:
-        if segments:
-            call.key = self.key_of(names(segments))
-        elif not self.guard.covers_all:
+    def _name(self, call: Call, segments: tuple[bytes, ...]) -> None:
+        call.key, call.fence = self._named(segments)
+
+    def _key_and_fence(self, segments: tuple[bytes, ...]) -> tuple[Key, str]:
+        if not segments and not self.guard.covers_all:
             raise KeyRequired("key", "each key of this resource has a lock of its own, so name one in the path")
-        call.fence = self.guard.lock_key(call.key)
+        key = self.key_of(names(segments)) if segments else ()
+        return key, self.guard.lock_key(key)
 
     async def _claim(self, call: Call) -> Reply:
         token = self.given(call)

@@ -60,7 +60,7 @@ class ProtectedUpstream(Protected):
     def verb(self, method: str, segments: Sequence[bytes]) -> Answer | None:
         return partial(self._pass_on, self._place(segments))
 
-    def _name(self, call: Call, segments: Sequence[bytes]) -> None:
+    def _name(self, call: Call, segments: tuple[bytes, ...]) -> None:
         place = self._place(segments)
         call.key, call.fence = place.segments, place.match.lock_key
 

@@ -30,15 +30,14 @@ _WRITE_HEAD = re.compile(
     rb"(PUT|PATCH) (/v1/resources/[!$-;=@-Z_a-z~%]{1,2048}) HTTP/1\.1\r\n"
     rb"((?:[0-9A-Za-z-]{1,64}:[\x20-\x7e\t]*\r\n){1,32})\r\n"
 )
-_LENGTH = re.compile(rb"(?:^|\n)content-length:[ \t]*([0-9]{1,6})[ \t]*\r")
 # Whatever changes where a message ends, or what becomes of the connection, is not plain.
-_NOT_PLAIN = re.compile(rb"(?:^|\n)(?:transfer-encoding|expect|upgrade|te|trailer|connection:(?![ \t]*keep-alive\r))")
+_NOT_PLAIN = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"te", b"trailer"})
 
 
 def plain_post(data: bytes) -> tuple[bytes, bytes] | None:
     """Raw path and body, if `data` is exactly one POST in its plainest form."""
     head = _HEAD.match(data)
-    if head is None or not _is_one(data, head):
+    if head is None or not _is_one(_headers(head[2]), len(data) - head.end()):
         return None
     return head[1], data[head.end() :]
 
@@ -46,20 +45,31 @@ def plain_post(data: bytes) -> tuple[bytes, bytes] | None:
 def plain_write(data: bytes) -> tuple[str, bytes, Headers, bytes] | None:
     """Method, raw path, headers and body, if `data` is exactly one PUT or PATCH of a resource in its plainest form."""
     head = _WRITE_HEAD.match(data)
-    if head is None or not _is_one(data, head):
+    if head is None:
         return None
-    lines = (line.partition(b":") for line in head[3].split(b"\r\n")[:-1])
-    headers = [(name.lower(), value.strip(b" \t")) for name, _, value in lines]
+    headers = _headers(head[3])
+    if not _is_one(headers, len(data) - head.end()):
+        return None
     return head[1].decode(), head[2], headers, data[head.end() :]
 
 
-def _is_one(data: bytes, head: re.Match[bytes]) -> bool:
-    """Whether what follows the head is its body, all of it and nothing else."""
-    headers = head[head.re.groups].lower()
-    lengths = _LENGTH.findall(headers)
-    if len(lengths) != 1 or headers.count(b"content-length") != 1 or _NOT_PLAIN.search(headers) is not None:
-        return False
-    return len(data) - head.end() == int(lengths[0])
+def _headers(lines: bytes) -> Headers:
+    split = [line.partition(b":") for line in lines.split(b"\r\n")]
+    return [(name.lower(), value.strip(b" \t")) for name, _, value in split[:-1]]
+
+
+def _is_one(headers: Headers, rest: int) -> bool:
+    """Whether what follows the head is its body, all of it and nothing else. No header may be there twice."""
+    by_name = dict(headers)
+    length = by_name.get(b"content-length", b"")
+    return (
+        len(by_name) == len(headers)
+        and _NOT_PLAIN.isdisjoint(by_name)
+        and by_name.get(b"connection", b"keep-alive").lower() == b"keep-alive"
+        and length.isdigit()
+        and len(length) <= 6
+        and int(length) == rest
+    )
 
 
 class ShortWayProtocol(HttpToolsProtocol):

@@ -35,13 +35,14 @@ class Disconnected(Exception):
 class Request:
     """One HTTP request."""
 
-    __slots__ = ("_arrived", "_receive", "_scope", "method", "path")
+    __slots__ = ("_arrived", "_by_name", "_receive", "_scope", "method", "path")
 
     def __init__(self, scope: Scope, receive: Receive, arrived: bytes | None = None) -> None:
         """`arrived`: the whole body, if it is there already."""
         self._scope = scope
         self._receive = receive
         self._arrived = arrived
+        self._by_name: dict[bytes, list[str]] | None = None
         self.method: str = scope["method"]
         self.path: bytes = scope.get("raw_path") or scope["path"].encode()
         """The raw path, percent-encoded: `%2F` in it belongs to a name, `/` separates."""
@@ -58,7 +59,11 @@ class Request:
 
     def headers(self, name: bytes) -> list[str]:
         """Every value of the header `name` (in lower case)."""
-        return [value.decode("latin-1") for header, value in self._scope["headers"] if header == name]
+        if self._by_name is None:
+            self._by_name = {}
+            for header, value in self._scope["headers"]:
+                self._by_name.setdefault(header, []).append(value.decode("latin-1"))
+        return self._by_name.get(name, [])
 
     def header(self, name: bytes) -> str | None:
         values = self.headers(name)

@@ -7,10 +7,9 @@ import functools
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.util import await_only
 
 from fencegate.core.errors import ResourceUnavailable
+from fencegate_adapters.sql.messages import awaited, exchange, lost
 from fencegate_adapters.sql.openness import Openness, driver_of
 from fencegate_adapters.sql.passing import Claims
 from fencegate_adapters.sql.passing.postgresql import RAISE_ALONE
@@ -42,12 +41,12 @@ def begins(connection: Connection, claims: Claims, *, fresh: bool, ahead: bool) 
     status = functools.partial(_status, connection, driver, straight)
     try:
         if not straight.is_prepared:
-            _wait(connection, driver.wait(straight.prepare()))
+            awaited(connection, driver.wait(straight.prepare()))
         if straight.send(driver, claims, ahead=ahead):
             return status
-        _wait(connection, straight.read(driver))
+        awaited(connection, straight.read(driver))
     except connection.dialect.loaded_dbapi.Error as error:
-        raise _lost(connection, error) from error
+        raise lost(connection, error) from error
     # If not: not at the mark that was expected, below a floor, or in need of another look.
     return None if status() is None else status
 
@@ -64,12 +63,12 @@ def _status(connection: Connection, driver: Any, straight: Any) -> int | None:
         try:
             straight.read(driver)
         except connection.dialect.loaded_dbapi.Error as error:
-            raise _lost(connection, error) from error
+            raise lost(connection, error) from error
     status: int = driver.pgconn.transaction_status
     if straight.passed:
         return status
     if status != _IDLE:
-        _exchange(connection, driver, b"ROLLBACK")
+        exchange(connection, driver, b"ROLLBACK")
     return None
 
 
@@ -85,25 +84,13 @@ def raises(connection: Connection, claims: Claims) -> bool:
         return False
     ((lock_key, token),) = claims
     values = (lock_key.encode().hex().encode(), int(token))
-    answers = _exchange(connection, driver, RAISE_ALONE % (*values, *values))
+    answers = exchange(connection, driver, RAISE_ALONE % (*values, *values))
     failed = [answer for answer in answers if answer.error_message]
     if driver.pgconn.transaction_status != _IDLE:
-        _exchange(connection, driver, b"ROLLBACK")
+        exchange(connection, driver, b"ROLLBACK")
     if failed and failed[0].error_field(_SQLSTATE) == _LOCK_NOT_AVAILABLE:  # nobody is to wait as long again
         raise ResourceUnavailable("the fence can't be reached: an older holder's transaction takes too long; try again")
     return not failed
-
-
-def rows_of(connection: Connection, message: bytes) -> list[list[str | None]]:
-    """The rows, as text, that the last statement of a message gives, on a connection that is not async."""
-    driver: Any = connection.connection.driver_connection
-    answer = _exchange(connection, driver, message)[-1]
-    if answer.error_message:
-        psycopg: Any = connection.dialect.loaded_dbapi
-        raise DBAPIError.instance(None, None, psycopg.errors.error_from_result(answer), psycopg.Error)
-    encoding, columns = driver.info.encoding, range(answer.nfields)
-    rows = [[answer.get_value(row, column) for column in columns] for row in range(answer.ntuples)]
-    return [[None if value is None else value.decode(encoding) for value in row] for row in rows]
 
 
 def _is_ours_to_begin(driver: Any) -> bool:
@@ -111,23 +98,3 @@ def _is_ours_to_begin(driver: Any) -> bool:
     if driver.pgconn.transaction_status != _IDLE or driver.autocommit:
         return False
     return driver.read_only is None and driver.deferrable is None
-
-
-def _exchange(connection: Connection, driver: Any, message: bytes) -> Any:
-    """Send it, and wait as the driver itself waits."""
-    from psycopg.generators import execute
-
-    try:
-        driver.pgconn.send_query(message)
-        return _wait(connection, driver.wait(execute(driver.pgconn)))
-    except connection.dialect.loaded_dbapi.Error as error:  # not of the server, which answers: the connection is gone
-        raise _lost(connection, error) from error
-
-
-def _wait(connection: Connection, waiting: Any) -> Any:
-    return await_only(waiting) if connection.dialect.is_async else waiting
-
-
-def _lost(connection: Connection, error: Exception) -> Exception:
-    connection.invalidate(error)
-    return DBAPIError.instance(None, None, error, connection.dialect.loaded_dbapi.Error)

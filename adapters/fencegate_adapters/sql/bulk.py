@@ -5,8 +5,9 @@ Where a database has no such statement (MySQL), `bulk_updates` gives None, and t
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, time
-from typing import Any, Protocol
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import ARRAY, Column, Connection, Table, Text, bindparam, text, types
 from sqlalchemy.engine import Dialect
@@ -50,9 +51,8 @@ class _Updates:
     def __init__(self, table: Table, key: Sequence[str], returned: Sequence[str], dialect: Dialect) -> None:
         self._table = table
         self._key = [table.c[name] for name in key]
-        self._returned = [table.c[name] for name in returned]
-        self._quote = dialect.identifier_preparer.quote
-        self._target = dialect.identifier_preparer.format_table(table)
+        self.returned = [table.c[name] for name in returned]
+        self._target = ".".join(_quoted(name) for name in (table.schema, table.name) if name)
         self._dialect = dialect
         self._statements: dict[Any, Any] = {}
 
@@ -66,10 +66,22 @@ class _Updates:
 
     def _typed(self, sql: str) -> TextualSelect:
         # Our own statement, so a colon in a name is no parameter.
-        return text(sql).columns(*self._returned)
+        return text(sql).columns(*self.returned)
 
     def _bound(self, signature: Signature) -> list[Column[Any]]:
         return [*self._key, *(self._table.c[name] for name, default in signature if not default)]
+
+
+class Parts(NamedTuple):
+    """What an update in PostgreSQL is made of; its values come from the columns v0, v1, … of `v`."""
+
+    change: str
+    """`UPDATE … AS t SET …`"""
+    values: tuple[str, ...]
+    """The names of those columns: first the key's."""
+    named: str
+    """Which row of `t` a row of `v` is about."""
+    returned: str
 
 
 class PostgresqlUpdates(_Updates):
@@ -78,29 +90,45 @@ class PostgresqlUpdates(_Updates):
     def run(
         self, connection: Connection, signature: Signature, changes: Sequence[tuple[tuple[Any, ...], Values]]
     ) -> Iterator[Sequence[Any]]:
-        statement = self._kept(signature, lambda: self._statement(signature))
-        names = [name for name, default in signature if not default]
-        rows = [(*key, *(values[name] for name in names)) for key, values in changes]
-        spelled = {
-            f"v{n}": [None if value is None else _spelled(value, column) for value in of_column]
-            for n, (column, of_column) in enumerate(zip(self._bound(signature), zip(*rows, strict=True), strict=True))
-        }
+        statement = self._kept(signature, lambda: self._statement(self.parts(signature)))
+        spelled = dict(zip(self.parts(signature).values, self.spelled(signature, changes), strict=True))
         yield from connection.execute(statement, spelled)
 
-    def _statement(self, signature: Signature) -> TextualSelect:
+    def spelled(
+        self, signature: Signature, changes: Sequence[tuple[tuple[Any, ...], Values]]
+    ) -> list[list[str | None]]:
+        """The values, as PostgreSQL reads them: a list for each column."""
+        names = [name for name, default in signature if not default]
+        rows = [(*key, *(values[name] for name in names)) for key, values in changes]
+        return [
+            [None if value is None else _spelled(value, column) for value in of_column]
+            for column, of_column in zip(self._bound(signature), zip(*rows, strict=True), strict=True)
+        ]
+
+    def parts(self, signature: Signature) -> Parts:
+        found: Parts = self._kept(("parts", signature), lambda: self._parts(signature))
+        return found
+
+    def _parts(self, signature: Signature) -> Parts:
         bound = self._bound(signature)
         place = {column.name: f"CAST(v.v{n} AS {self._type(column)})" for n, column in enumerate(bound)}
-        sets = [f"{self._quote(name)} = {'DEFAULT' if default else place[name]}" for name, default in signature]
-        named = [f"t.{self._quote(column.name)} = {place[column.name]}" for column in self._key]
-        arrays = ", ".join(f"CAST(:v{n} AS text[])" for n in range(len(bound)))
-        columns = ", ".join(f"v{n}" for n in range(len(bound)))
-        returned = ", ".join(f"t.{self._quote(column.name)}" for column in self._returned)
-        sql = (
-            f"UPDATE {_plain(self._target)} AS t SET {_plain(', '.join(sets))} "  # noqa: S608 - quoted names only
-            f"FROM unnest({arrays}) AS v ({columns}) WHERE {_plain(' AND '.join(named))} RETURNING {_plain(returned)}"
+        sets = [f"{_quoted(name)} = {'DEFAULT' if default else place[name]}" for name, default in signature]
+        named = [f"t.{_quoted(column.name)} = {place[column.name]}" for column in self._key]
+        return Parts(
+            f"UPDATE {self._target} AS t SET {', '.join(sets)}",  # noqa: S608 - quoted names only
+            tuple(f"v{n}" for n in range(len(bound))),
+            " AND ".join(named),
+            ", ".join(f"t.{_quoted(column.name)}" for column in self.returned),
         )
-        statement = text(sql).bindparams(*(bindparam(f"v{n}", type_=ARRAY(Text)) for n in range(len(bound))))
-        return statement.columns(*self._returned)
+
+    def _statement(self, parts: Parts) -> TextualSelect:
+        arrays = ", ".join(f"CAST(:{name} AS text[])" for name in parts.values)
+        sql = (
+            f"{_plain(parts.change)} FROM unnest({arrays}) AS v ({', '.join(parts.values)}) "
+            f"WHERE {_plain(parts.named)} RETURNING {_plain(parts.returned)}"
+        )
+        statement = text(sql).bindparams(*(bindparam(name, type_=ARRAY(Text)) for name in parts.values))
+        return statement.columns(*self.returned)
 
     def _type(self, column: Column[Any]) -> str:
         """The type to cast to. Without the length of a text: a cast would cut what an assignment refuses."""
@@ -108,7 +136,7 @@ class PostgresqlUpdates(_Updates):
             return "bpchar"
         if isinstance(column.type, types.String) and not isinstance(column.type, types.Enum):
             return "text"
-        return str(column.type.compile(dialect=self._dialect))
+        return str(column.type.compile(dialect=self._dialect)).replace("%%", "%")
 
 
 class SqliteUpdates(_Updates):
@@ -134,15 +162,15 @@ class SqliteUpdates(_Updates):
         bound = self._bound(signature)
         place = {column.name: f"v.column{n}" for n, column in enumerate(bound, 1)}
         sets = [
-            f"{_plain(self._quote(name))} = {_initial(self._table.c[name]) if default else place[name]}"
+            f"{_plain(_quoted(name))} = {_initial(self._table.c[name]) if default else place[name]}"
             for name, default in signature
         ]
-        named = [f"t.{_plain(self._quote(column.name))} = {place[column.name]}" for column in self._key]
+        named = [f"t.{_plain(_quoted(column.name))} = {place[column.name]}" for column in self._key]
         width = len(bound)
         rows = ", ".join(
             f"({', '.join(f':v{n}' for n in range(row * width, (row + 1) * width))})" for row in range(number)
         )
-        returned = ", ".join(_plain(self._quote(column.name)) for column in self._returned)
+        returned = ", ".join(_plain(_quoted(column.name)) for column in self.returned)
         sql = (
             f"UPDATE {_plain(self._target)} AS t SET {', '.join(sets)} FROM (VALUES {rows}) AS v "  # noqa: S608
             f"WHERE {' AND '.join(named)} RETURNING {returned}"
@@ -151,6 +179,11 @@ class SqliteUpdates(_Updates):
 
     def _processor(self, column: Column[Any]) -> Callable[[Any], Any] | None:
         return column.type.dialect_impl(self._dialect).bind_processor(self._dialect)
+
+
+def _quoted(name: str) -> str:
+    """As both databases want it. (SQLAlchemy's own doubles a percent sign, and so does `text` once more.)"""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _plain(sql: str) -> str:
@@ -163,14 +196,21 @@ def _initial(column: Column[Any]) -> str:
     return _plain(f"({default.arg})") if isinstance(default, DefaultClause) else "NULL"
 
 
+_SPELLED: Mapping[type, Callable[[Any], str]] = {
+    str: str,
+    int: str,
+    bool: lambda value: "true" if value else "false",
+    float: repr,
+    bytes: lambda value: f"\\x{value.hex()}",
+    datetime: datetime.isoformat,
+    date: date.isoformat,
+    time: time.isoformat,
+    Decimal: str,
+}
+
+
 def _spelled(value: Any, column: Column[Any]) -> str:
     """As PostgreSQL reads it."""
     if isinstance(column.type, types.JSON):
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    if isinstance(value, bytes):
-        return f"\\x{value.hex()}"
-    if isinstance(value, date | time):
-        return value.isoformat()
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return repr(value) if isinstance(value, float) else str(value)
+    return _SPELLED[type(value)](value)

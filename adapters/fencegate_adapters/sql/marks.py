@@ -1,11 +1,11 @@
 """Where the marks of a resource are: in the fence table, beside what they protect."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from sqlalchemy import Connection, bindparam, select
 
-from fencegate_adapters.sql import begin_psycopg, fences
+from fencegate_adapters.sql import fences, messages
 from fencegate_adapters.sql.dialect import Dialect
 from fencegate_adapters.sql.protect.naming import name_tokens, named
 from fencegate_adapters.sql.tables import fences as fence_table
@@ -17,37 +17,53 @@ _NAMED = (
 )
 _FREE = _NAMED.with_for_update(skip_locked=True, key_share=True)
 
-# The limits are set on the way: what follows in the transaction must not wait for long, nor may the whole stand still.
-# That of waiting comes before the statement, which waits for the lock of the table before anything of it is done.
-# The record comes along: whoever changes it holds a lock on the fence table that this statement waits for before it
-# looks at anything (`Dialect.keep_out`). BEGIN goes along: the driver would send it by itself and wait for the answer,
-# and a thread that has waited must get at the interpreter again, which the event loop keeps busy just then.
-_FREE_POSTGRESQL = b"""
+# The limits come first: whoever changes a table, or raises a floor, keeps it locked, and is not to be waited for
+# without them. The whole may not stand still for long either.
+# What follows sees a floor that was raised before: whoever does that holds a lock on the fence table that the statement
+# waits for before it looks at anything (`Dialect.keep_out`). It is all one message: a thread that has waited for an
+# answer must get at the interpreter again, which the event loop keeps busy just then.
+_LOCK_POSTGRESQL = """
 BEGIN ISOLATION LEVEL READ COMMITTED;
-SET LOCAL lock_timeout = %(wait)d;
-WITH limits AS MATERIALIZED (
-    SELECT set_config('idle_in_transaction_session_timeout', '30000', true),
-        set_config('fencegate.lock', %(locks)s, true), set_config('fencegate.token', %(tokens)s, true)
-), free AS MATERIALIZED (
-    SELECT fence.lock_key, fence.token
-    FROM limits, fencegate_fences AS fence
-    WHERE fence.mode = %(mode)s AND fence.lock_key = ANY (ARRAY[%(keys)s]::bytea[])
-    ORDER BY fence.lock_key
-    FOR NO KEY UPDATE OF fence SKIP LOCKED
+SELECT set_config('lock_timeout', '%(wait)d', true), set_config('idle_in_transaction_session_timeout', '30000', true),
+    set_config('fencegate.lock', %(locks)s, true), set_config('fencegate.token', %(tokens)s, true);
+WITH free AS MATERIALIZED (
+    SELECT lock_key, token
+    FROM fencegate_fences
+    WHERE mode = %(mode)s AND lock_key = ANY (%(keys)s)
+    ORDER BY lock_key
+    FOR NO KEY UPDATE SKIP LOCKED
 )
+"""
+_FREE_POSTGRESQL = """
 SELECT encode(lock_key, 'hex'), token, NULL, NULL, NULL, NULL FROM free
 UNION ALL
 SELECT NULL, floor, name, guard, form, mode FROM fencegate_resources WHERE name = %(name)s
 """
+_MODES = {"enforce": "'enforce'", "shadow": "'shadow'"}
 
 
-def _bytes_spelled(value: str) -> bytes:
-    return rb"E'\\x%b'" % value.encode().hex().encode()
+def locking(claims: Mapping[str, int], mode: str, wait_ms: int) -> str:
+    """The first part of a message to PostgreSQL: a transaction begins, and `free` are the fences that it could lock.
+    A statement follows that makes use of them."""
+    names = named(claims)
+    return _LOCK_POSTGRESQL % {
+        "wait": max(1, wait_ms),  # 0 would be for ever
+        "mode": _MODES[mode],
+        "keys": spelled_keys(claims),
+        "locks": spelled(names.locks),
+        "tokens": spelled(names.tokens),
+    }
 
 
-def _spelled(value: str) -> bytes:
-    """In hexadecimal nothing has to be quoted, and no encoding to be known."""
-    return b"convert_from(%b, 'UTF8')" % _bytes_spelled(value)
+def spelled(value: str) -> str:
+    """A text in PostgreSQL's SQL. In hexadecimal nothing has to be quoted, and no encoding to be known."""
+    return rf"convert_from(E'\\x{value.encode().hex()}', 'UTF8')"
+
+
+def spelled_keys(lock_keys: Iterable[str]) -> str:
+    """An array of lock keys, which are bytes."""
+    quoted = ",".join(rf'"\\\\x{lock_key.encode().hex()}"' for lock_key in lock_keys)
+    return f"E'{{{quoted}}}'::bytea[]"
 
 
 class Marks(Protocol):
@@ -105,16 +121,8 @@ class FenceTable:
     def _lock_free_at_once(
         self, connection: Connection, claims: Mapping[str, int], wait_ms: int
     ) -> tuple[dict[str, int], int]:
-        names = named(claims)
-        message = _FREE_POSTGRESQL % {
-            b"wait": max(1, wait_ms),  # 0 would be no limit
-            b"mode": _spelled(self._mode),
-            b"keys": b", ".join(map(_bytes_spelled, claims)),
-            b"locks": _spelled(names.locks),
-            b"tokens": _spelled(names.tokens),
-            b"name": _spelled(self._record.name),
-        }
-        found = begin_psycopg.rows_of(connection, message)
+        message = locking(claims, self._mode, wait_ms) + _FREE_POSTGRESQL % {"name": spelled(self._record.name)}
+        found = messages.texts_of(connection, message)
         floor = fences.checked_floor(self._record, next((row[1:] for row in found if row[0] is None), None))
         return {bytes.fromhex(row[0]).decode(): int(row[1] or 0) for row in found if row[0] is not None}, floor
 

@@ -77,14 +77,14 @@ class UserTable:
         # Two spellings of one text would be two updates of one row, and one of them under a fence that is not its own.
         one_spelling = all(isinstance(column.type, types.Integer | types.Uuid) for column in keys)
         self._sure = one_spelling and connection.dialect.name in ("postgresql", "sqlite")
-        self._bulk = bulk_updates(self._table, self.key_columns, list(self._codecs), connection.dialect)
+        self.bulk = bulk_updates(self._table, self.key_columns, list(self._codecs), connection.dialect)
 
     def unmarked(self, connection: Connection) -> bool:
         return False  # the table had rows before it was protected
 
     @property
     def tells_updates(self) -> bool:
-        return self._bulk is not None
+        return self.bulk is not None
 
     def blind(self, write: RowWrite) -> bool:
         plain = write.op == "patch" and write.conditions is NO_CONDITIONS and bool(write.value)
@@ -127,12 +127,13 @@ class UserTable:
             found = connection.execute(self._lock if lock else self._fetch, parameters).all()
         except (ValueError, TypeError) as error:
             raise ResourceUnavailable(f"{self._name} holds a value that is not of its column's type: {error}") from None
-        rows = self._by_spelling(found)
+        rows = self.by_spelling(found)
         for key in rows.keys() - set(keys):
             self._misspelled(keys, rows[key])
         return rows
 
-    def _by_spelling(self, found: Iterable[Sequence[Any]]) -> dict[Key, Row]:
+    def by_spelling(self, found: Iterable[Sequence[Any]]) -> dict[Key, Row]:
+        """Rows of the table as JSON, by their keys."""
         rows = [self._json(each) for each in found]
         return {tuple(str(row[name]) for name in self.key_columns): row for row in rows}
 
@@ -182,12 +183,12 @@ class UserTable:
                 connection.execute(self._insert, [change.values for change in some])
             elif kind == "delete":
                 _check_all(connection.execute(self._delete, [self.named(change.key) for change in some]), some)
-            elif self._bulk is None:
+            elif self.bulk is None:
                 new = [self._new_values(signature, change) for change in some]
                 _check_all(connection.execute(self._update(signature), new), some)
             else:
                 named = [(self.key_values(change.key), change.values) for change in some]
-                told = self._by_spelling(self._bulk.run(connection, signature, named))
+                told = self.by_spelling(self.bulk.run(connection, signature, named))
                 if not told.keys() <= {change.key for change in some}:
                     raise Unsure  # a row of another spelling was meant: that is undone, and told when it is alone
                 rows |= told

@@ -1,5 +1,6 @@
 """How calls that take a token are done: together in one transaction where they can be, else each in its own."""
 
+import contextlib
 from collections.abc import Iterable
 
 from sqlalchemy import Connection
@@ -17,7 +18,8 @@ from fencegate.failpoint import reach
 from fencegate_adapters.sql import fences
 from fencegate_adapters.sql.dialect import Dialect, cause
 from fencegate_adapters.sql.group import Group, Refused, admitted, decide, row_after
-from fencegate_adapters.sql.marks import Marks
+from fencegate_adapters.sql.marks import FenceTable, Marks
+from fencegate_adapters.sql.plain import NotPlain, PlainGroup, PlainPatches
 from fencegate_adapters.sql.protect.naming import name_tokens
 from fencegate_adapters.sql.shape import Change, Shape, Unsure, etag_of
 from fencegate_adapters.sql.transactions import CommitFailed, Transactions, refused, transient
@@ -46,6 +48,7 @@ class Writer:
         self._marks = marks
         self._record = record
         self._clock = clock
+        self._plain = PlainPatches(shape, record)
 
     # --- together ----------------------------------------------------------------------------------------------------
 
@@ -54,21 +57,29 @@ class Writer:
         in_time = self._in_time(works)
         if not in_time:
             return []
-        group = Group(self._shape, self._marks, self._record)
-        wait_ms = self._left_ms(min(work.deadline_us for work in in_time))
+        plain = self._plain.group(in_time) if isinstance(self._marks, FenceTable) else None
+        try:
+            if plain is not None:
+                with contextlib.suppress(NotPlain):
+                    return self._grouped(plain, in_time)
+            return self._grouped(Group(self._shape, self._marks, self._record), in_time)
+        except Exception:  # whatever it was, nothing is written, and it may be the matter of one of them only
+            return in_time
+
+    def _grouped(self, group: Group | PlainGroup, works: list[Work]) -> list[Work]:
+        wait_ms = self._left_ms(min(work.deadline_us for work in works))
         group_wait_ms = wait_ms if self._dialect.writers == 1 else min(GROUP_WAIT_MS, wait_ms)
         try:
             self._transactions.run(
-                lambda connection: group.run(connection, in_time, group_wait_ms),
+                lambda connection: group.run(connection, works, group_wait_ms),
                 group_wait_ms,
-                lambda: self._reach(in_time),
+                lambda: self._reach(works),
             )
         except CommitFailed as failed:
             answer((work, _uncertain(outcome, failed)) for work, outcome in group.outcomes.items())
             return group.left
-        except Exception:  # whatever it was, nothing is written, and it may be the matter of one of them only
-            return in_time
         answer(group.outcomes.items())
+        self._plain.remember(group.outcomes)
         return group.left
 
     def _in_time(self, works: Iterable[Work]) -> list[Work]:
