@@ -1,8 +1,9 @@
 """The arms that write objects to a real S3 server from a Python process: fenced, and plainly by the same library.
 
 Each client replaces an object of its own, again and again. With the fence it holds one lock all the while, so these are
-a holder's further writes; without it the put has no condition, nor a frame. Two sizes, because what a fence costs
-is the same for each write, and weighs the more the smaller the object is.
+a holder's further writes; without it the put has no condition, nor a frame. In between is a put with a condition and
+nothing else, which tells what of the difference is the server's. Two sizes, because what a fence costs is the same for
+each write, and weighs the more the smaller the object is.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 from bench.arm import Sample
 from bench.library import SharedServer
@@ -39,10 +41,10 @@ S3 = SharedServer(_Seaweed, seaweed.missing)
 class ObjectWrites:
     """An arm; see the head of this file."""
 
-    def __init__(self, name: str, size_kib: int, *, fenced: bool) -> None:
-        self.name = f"{name}-{size_kib}k"
+    def __init__(self, kind: Literal["plain", "conditional", "fenced"], size_kib: int) -> None:
+        self.name = f"{kind}-objects-{size_kib}k"
         self._body = os.urandom(size_kib * 1024)
-        self._writes = _fenced if fenced else _plain
+        self._writes = {"plain": _plain, "conditional": _conditional, "fenced": _fenced}[kind]
         self._started = False
 
     @property
@@ -115,13 +117,35 @@ async def _fenced(url: str, name: str, data: bytes) -> AsyncIterator[Write]:
 @asynccontextmanager
 async def _plain(url: str, name: str, data: bytes) -> AsyncIterator[Write]:
     import obstore
-    from obstore.store import S3Store
 
-    endpoint = url.partition("endpoint=")[2].partition("&")[0]
-    store = S3Store(BUCKET, prefix=name, endpoint=endpoint, region="us-east-1", client_options={"allow_http": True})
+    store = _store(url, name)
     attributes = {"Content-Type": CONTENT_TYPE}
 
     async def write(number: int) -> object:
         return await obstore.put_async(store, f"{number}", data, attributes=attributes, use_multipart=False)
 
     yield write
+
+
+@asynccontextmanager
+async def _conditional(url: str, name: str, data: bytes) -> AsyncIterator[Write]:
+    import obstore
+
+    store = _store(url, name)
+    attributes = {"Content-Type": CONTENT_TYPE}
+    known: dict[int, Any] = {}
+
+    async def write(number: int) -> object:
+        mode = known.get(number, "overwrite")
+        done = await obstore.put_async(store, f"{number}", data, attributes=attributes, mode=mode, use_multipart=False)
+        known[number] = {"e_tag": done["e_tag"]}
+        return done
+
+    yield write
+
+
+def _store(url: str, name: str) -> Any:
+    from obstore.store import S3Store
+
+    endpoint = url.partition("endpoint=")[2].partition("&")[0]
+    return S3Store(BUCKET, prefix=name, endpoint=endpoint, region="us-east-1", client_options={"allow_http": True})

@@ -8,7 +8,7 @@ took too long: at most a tenth of a second late.
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -30,13 +30,21 @@ _Bound = tuple[float | None, float, Callable[[float], Exception]]
 take, and what it ends with then."""
 
 
+class Awaited(Protocol):
+    """A future, or what is awaited in place of one."""
+
+    def done(self) -> bool: ...
+
+    def set_exception(self, error: BaseException, /) -> None: ...
+
+
 class Waits:
     """Those of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._waits: dict[_Wait, None] = {}
-        self._bound: dict[asyncio.Future[Any], _Bound] = {}
+        self._bound: dict[Awaited, _Bound] = {}
         self._rings = False
 
     @staticmethod
@@ -53,7 +61,7 @@ class Waits:
         if not self._rings:
             self._start(loop)
 
-    def bound(self, future: "asyncio.Future[Any]", limit_s: float, late: Callable[[float], Exception]) -> None:
+    def bound(self, future: Awaited, limit_s: float, late: Callable[[float], Exception]) -> None:
         """Have a future of this loop end with what `late` makes when it takes longer: for whoever may give such an end
         to it, the cheapest way. It is counted from the next ring, so it may be two tenths of a second late. (Counted
         from the last one it would be too early where the event loop stood still since.) `free` it when it is done."""
@@ -61,7 +69,7 @@ class Waits:
             self._start(loop)
         self._bound[future] = (None, limit_s, late)
 
-    def free(self, future: "asyncio.Future[Any]") -> None:
+    def free(self, future: Awaited) -> None:
         """It is done. The next ring would find that too; but whatever lives on until then is looked at by the garbage
         collector, again and again: that cost a tenth of a lock call."""
         self._bound.pop(future, None)

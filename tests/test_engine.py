@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from fencegate.core.model import (
     floor_entry,
     lock_entry,
 )
-from fencegate.core.ports import Ambiguous, Change, Conflict, Interval, Store
+from fencegate.core.ports import Ambiguous, Change, Changes, Conflict, Interval, Store
 from fencegate.engine import Engine, resolving
 from fencegate.engine import known as known_module
 from fencegate.engine import lanes as lanes_module
@@ -243,6 +243,31 @@ async def test_waiters_are_woken_when_the_change_stream_had_broken(store: Memory
         await Caller(one, "A").release("k", hold)
         async with asyncio.timeout(30):
             await waiting
+
+
+class Deaf(FaultyStore):
+    """Hears of nothing that others do."""
+
+    async def changes(self, since: int | None) -> AsyncGenerator[Changes, None]:
+        del since
+        yield Changes(0)
+        await asyncio.Event().wait()
+
+
+async def test_who_is_offered_the_lock_when_its_wait_ends_gets_it_and_not_the_next(store: MemoryStore) -> None:
+    """On a slow line a poll may be over before it hears of its offer. If the lock went on to the next then, whose poll
+    is over too when that is heard of, it might go round for ever."""
+    async with engines(store, Deaf(store), limits=Limits(offer_us=60_000_000)) as (one, deaf):
+        holder = Caller(one, "A")
+        hold = await holder.acquire("k", ttl_s=60)
+        first = asyncio.ensure_future(Caller(deaf, "B").acquire("k", wait_s=3))
+        await holder.until_waiting("k", "B")
+        second = asyncio.ensure_future(Caller(one, "C").acquire("k", wait_s=60))
+        await holder.until_waiting("k", "B", "C")
+        await holder.release("k", hold)
+        assert (await first).who.owner_id == "B"
+        await Caller(deaf, "B").release("k", first.result())
+        await second
 
 
 class ClocklessAfterCommit(FaultyStore):

@@ -1,10 +1,9 @@
 """The frame of an object, and the file names that objects get: what goes in comes out, and nothing else does."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fencegate.core.errors import InvalidInput
 from fencegate.core.token import MAX_TOKEN

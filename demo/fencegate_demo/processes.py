@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from fencegate.children import ends_with_us
 from fencegate.core.errors import FencegateError, ResourceUnavailable, StoreUnavailable, UnsafeConfiguration
 
 START_WITHIN_S = 90.0
@@ -105,9 +106,10 @@ async def spawn(
         stdout=asyncio.subprocess.PIPE,
         stderr=stderr,
         env={**inherited, **environment},
-        # Ctrl-C is for us to hear. In our session all the same: should we be killed, the kernel ends whatever is
-        # stopped in a process group that has become an orphan.
+        # Ctrl-C is for us to hear. In our session all the same: should we be killed, any kernel ends whatever is
+        # stopped in a process group that has become an orphan; that of Linux ends the others too.
         process_group=0,
+        preexec_fn=ends_with_us(),
     )
 
 

@@ -153,8 +153,9 @@ class Acquisition(Generic[G]):
 
     def _poll_ms(self, now_us: int) -> int:
         """How long the next poll waits; 0 when the time is over, and one last look is all that is left."""
-        left_ms = (self._wait_until_us - now_us) / 1000
-        return max(0, math.ceil(min(left_ms, self._wish.ttl_ms / 3, _LONGEST_POLL_MS)))
+        longest_ms = min(-(-self._wish.ttl_ms // 3), _LONGEST_POLL_MS)
+        left_us = self._wait_until_us - now_us
+        return longest_ms if left_us >= longest_ms * 1000 else max(0, math.ceil(left_us / 1000))
 
     def _answered(self) -> int:
         """The lock service told what it knows of this request, so its retention can't have begun before now."""

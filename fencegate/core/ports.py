@@ -91,7 +91,11 @@ class Conflict(Exception):
 
 
 class TooLate(Exception):
-    """The commit reached the store after its `not_after`: nothing was written. Decide anew."""
+    """The commit reached the store after its `not_after`: nothing was written. Decide anew.
+
+    A store without a clock may say so by this replica's, of what it has not sent: that tells nothing of an earlier
+    sending of the same (ADR 24).
+    """
 
 
 class Ambiguous(Exception):

@@ -36,7 +36,7 @@ class Attempt(msgspec.Struct, eq=False, gc=False):
 
 
 def attempt(
-    lanes: Sequence[Lane], result: Fold, now: Interval, commit_id: str, replica: str, *, watched: bool = False
+    lanes: Sequence[Lane], result: Fold, now: Interval, commit_id: str, replica: str, watched: bool = False
 ) -> Attempt:
     """`watched`: the store has no clock, so others have to be told which version they see, and when it was written."""
     seen, writes = result.seen, result.writes
@@ -64,7 +64,9 @@ def attempt(
     if writes.get(entry) is None:
         entry = _witness(lanes, writes)
     version = commit_id if watched else ""
-    lines = [(LOCKS + event.lock_key, encode_line(replica, event, version)) for event in result.events]
+    lines: list[tuple[str, bytes]] = []
+    for event in result.events:
+        lines.append((LOCKS + event.lock_key, encode_line(replica, event, version)))  # noqa: PERF401 - one, mostly
     if not lines or watched or len(lanes) > 1:
         told = {name for name, _ in lines}
         moved = _moving(writes) if watched else _moved(lanes, writes)

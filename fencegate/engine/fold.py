@@ -72,6 +72,8 @@ def fold(
     """
     run = _Run(lanes, seen, now, limits, guess)
     try:
+        if run.waited_for:  # one whose wait is over goes with the lock, if it was offered that before it is told to go
+            run.serve_those_who_wait_here()
         for command in commands:
             run.result.outcomes.append(run.judge(command))
             if run.waited_for:

@@ -18,8 +18,10 @@ from fencegate.core.commands import (
     Renew,
 )
 from fencegate.core.errors import FencegateError, OutcomeUnknown, ShuttingDown, StoreUnavailable
+from fencegate.engine.answer import Answer
 
-Asked = tuple[Command, asyncio.Future[Outcome], bool]
+Awaited = asyncio.Future[Outcome] | Answer[Outcome]
+Asked = tuple[Command, Awaited, bool]
 """A command, where its outcome is awaited, and whether whoever asked stands here when it is queued."""
 Given = Granted | GrantedAll | Pending
 

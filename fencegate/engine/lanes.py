@@ -31,10 +31,11 @@ from fencegate.core.commands import (
 from fencegate.core.errors import FencegateError, OutcomeUnknown, StoreUnavailable, TooManyWaiters
 from fencegate.core.model import LOCKS, Limits
 from fencegate.core.ports import Ambiguous, CallingStore, Conflict, Interval, Store, TooLate, Unavailable
+from fencegate.engine.answer import Answer
 from fencegate.engine.attempt import Attempt, attempt
 from fencegate.engine.fold import Fold, fold, fold_alone
 from fencegate.engine.known import Knowledge, Known
-from fencegate.engine.lane import NOBODY, Asked, Convoy, Lane, again
+from fencegate.engine.lane import NOBODY, Asked, Awaited, Convoy, Lane, again
 from fencegate.engine.records import Records
 from fencegate.engine.resolving import resolve
 
@@ -63,6 +64,7 @@ class Lanes:
         self._commit_then = store.commit_then if isinstance(store, CallingStore) else None
         self._clock = clock
         self._limits = limits
+        self._max_value = store.capabilities.max_value
         self._replica = replica
         self._noticed = noticed
         self._lanes: dict[str, Lane] = {}
@@ -113,12 +115,13 @@ class Lanes:
 
     # --- the common case, on callbacks ---
 
-    def ask(self, command: Command, *, stands: bool = False) -> asyncio.Future[Outcome]:
+    def ask(self, command: Command, *, stands: bool = False) -> Awaited:
         """Have a command carried out; a refusal is an outcome too. Whoever `stands` has a poll at the lane from the
         moment that it is queued, so that no wake-up is missed."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[Outcome] = self._loop.create_future()
+        # Who is alone goes on at once. Of many all are answered before all go on: what is alike is quicker in a row.
+        future: Awaited = self._loop.create_future() if self._busy else Answer(self._loop)
         kind = type(command)
         if kind is Acquire or kind is Release:
             entry = LOCKS + command.lock_key  # type: ignore[union-attr]
@@ -216,15 +219,20 @@ class Lanes:
         if error is not None:
             self._slowly(lot, asked, self._recover(lot, asked, trying, error))
             return
+        lane = lot[0]
+        alone = None if lane.waiting else asked[0][1]  # those who waited hear of it first
+        if type(alone) is Answer:
+            alone.hold_back()
         try:
             self._finish(lot, asked, trying.result, trying.after, trying)
         except Exception as failed:
             self._give_up(lot, asked, failed)
-        lane = lot[0]
         if lane.asked or lane.gates:
             self._go(lane)
         else:
             self._rest(lane)
+        if type(alone) is Answer:
+            alone.go_on()
 
     # --- everything else ---
 
@@ -303,8 +311,8 @@ class Lanes:
 
     def _attempt(self, lot: Lot, asked: list[Asked], result: Fold, now: Interval) -> Attempt:
         watched = self.observed is not None
-        trying = attempt(lot, result, now, self._clock.random_id(8), self._replica, watched=watched)
-        most = self._store.capabilities.max_value
+        trying = attempt(lot, result, now, self._clock.random_id(8), self._replica, watched)
+        most = self._max_value
         # Only who comes anew is refused: whatever lets others go on must find its way into the record.
         if most and trying.largest > most and any(isinstance(one[0], Acquire | AcquireAll) for one in asked):
             raise _Oversized(f"what waits for this lock is more than the store {self._store.name} keeps for one")

@@ -16,7 +16,6 @@ from fencegate.core.commands import (
     ExpireSession,
     Forget,
     ForgetSession,
-    Outcome,
     Refused,
 )
 from fencegate.core.errors import FencegateError, StoreUnavailable
@@ -132,7 +131,7 @@ class Tending:
             self.spawn(self.quietly(Expire(entry.removeprefix(LOCKS))))
 
     def _set_alarm(self, entry: str, record: Record | None) -> None:
-        at_us = _wakes_at(record)
+        at_us = wakes_at(record) if type(record) is LockRecord else _wakes_at(record)
         if at_us is not None:
             self._alarms.set(entry, at_us)
 
@@ -156,7 +155,7 @@ class Tending:
             if not isinstance(record, Session) or record.ended is not None:  # whoever ended it may not have gone on
                 self.free(lane.entry.removeprefix(SESSIONS))
             return
-        if self.wakes and lane.entry in result.writes:
+        if self.wakes.anybody and lane.entry in result.writes:
             self._changed(lane.entry.removeprefix(LOCKS))
         if lane.stirred and lane.waiting:
             lane.stirred = False
@@ -255,7 +254,7 @@ class Tending:
         if not entry.startswith(LOCKS):
             return False
         lane = self.lanes.get(entry)
-        concerns = self.wakes or (lane is not None and (lane.waiting or lane.busy))
+        concerns = self.wakes.anybody or (lane is not None and (lane.waiting or lane.busy))
         return bool(concerns) and decode_line(line).replica != self._replica
 
     def _changed_elsewhere(self, lock_key: str) -> None:
@@ -264,7 +263,7 @@ class Tending:
             self._wake([lock_key])
         elif lane is not None:  # somebody may be queued by what is at work there
             lane.stirred = True
-        if self.wakes:
+        if self.wakes.anybody:
             self.lanes.known.forget([lock_entry(lock_key)])
             self._changed(lock_key)
 
@@ -301,11 +300,9 @@ class Tending:
             while page := await self.lanes.records.scan(prefix, after, PAGE):
                 drops = [_drop(entry, record) for entry, record in page if isinstance(record, Member)]
                 for start in range(0, len(drops), FREED_AT_ONCE):
-                    futures: list[asyncio.Future[Outcome]] = [
-                        self.lanes.ask(drop) for drop in drops[start : start + FREED_AT_ONCE]
-                    ]
-                    outcomes = await asyncio.gather(*futures)
-                    for outcome in outcomes:
+                    freeing = [self.lanes.ask(drop) for drop in drops[start : start + FREED_AT_ONCE]]
+                    for one in freeing:
+                        outcome = await one
                         if isinstance(outcome, Refused):
                             raise outcome.error
                 after = page[-1][0]

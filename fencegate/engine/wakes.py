@@ -13,20 +13,21 @@ class Wakes:
     def __init__(self) -> None:
         self._below: dict[str, dict[str, int]] = {}
         self._looking: dict[str, list[asyncio.Event]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._below or self._looking)
+        self.anybody = 0
+        """How many there are."""
 
     @contextmanager
     def waiting(self, lock_key: str) -> Iterator[None]:
         """Somebody waits for this lock meanwhile."""
         above = ancestors(lock_key)
+        self.anybody += 1
         for key in above:
             keys = self._below.setdefault(key, {})
             keys[lock_key] = keys.get(lock_key, 0) + 1
         try:
             yield
         finally:
+            self.anybody -= 1
             for key in above:
                 keys = self._below[key]
                 keys[lock_key] -= 1
@@ -39,10 +40,12 @@ class Wakes:
     def looking_below(self, lock_key: str) -> Iterator[asyncio.Event]:
         """Gives an event that is set whenever something below this lock has changed."""
         event = asyncio.Event()
+        self.anybody += 1
         self._looking.setdefault(lock_key, []).append(event)
         try:
             yield event
         finally:
+            self.anybody -= 1
             events = self._looking[lock_key]
             events.remove(event)
             if not events:

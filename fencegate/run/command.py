@@ -1,18 +1,16 @@
 """The command as its guard sees it: a child with a process group of its own."""
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 
+from fencegate.children import ends_with_us, prctl
 from fencegate.env import environment_with
 from fencegate.run.line import Start
 from fencegate.run.processes import descendants, group_lives, signal_group, signal_process
 from fencegate.run.terminal import take_foreground
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -73,25 +71,15 @@ class Command:
 
 def adopt_orphans() -> None:
     """Become the parent of the command's descendants whose own parent ended, so that they can be found (Linux)."""
-    _prctl()(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl()(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _in_the_child(foreground: bool) -> Callable[[], None]:
-    guard_pid = os.getpid()
-    prctl = _prctl()  # loaded before the fork
+    end_with_us = ends_with_us()
 
     def prepare() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != guard_pid:  # it died before that took hold
-            os._exit(1)
+        end_with_us()
         if foreground:
             take_foreground()
 
     return prepare
-
-
-def _prctl() -> Callable[[int, int], object]:
-    if sys.platform != "linux":
-        return lambda option, value: None
-    prctl = ctypes.CDLL(None).prctl
-    return lambda option, value: prctl(option, ctypes.c_ulong(value), 0, 0, 0)

@@ -77,6 +77,8 @@ class History:
     clocks_moved: bool = False
     commits_lost: bool = False
     """Whether the store forgot what it had acknowledged: then a lease may be given twice, but never a token."""
+    came_back: list[str] = field(default_factory=list)
+    """Commits that landed after an engine had said that they never will."""
     counters: tuple[str, ...] = ()
     """Keys under which one number is kept, to which each write adds one."""
     calm_from_us: int | None = None

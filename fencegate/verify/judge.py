@@ -19,6 +19,7 @@ def judge(history: History, *, fenced: bool = True) -> list[Violation]:
     leases_count = not history.clocks_moved and not history.commits_lost
     if leases_count:
         found += _overlaps(history.holds)
+        found += _came_back(history)
     if fenced:
         found += _lost(history)
         found += _half_done(history)
@@ -79,6 +80,13 @@ def _overlaps(holds: Iterable[Hold]) -> Iterator[Violation]:
                 )
             if last is None or hold.believed_until_us > last.believed_until_us:
                 last = hold  # of those who share it the last; one who does not would have been found above
+
+
+def _came_back(history: History) -> Iterator[Violation]:
+    """I4: what was given up for lost, so that others could be told that it was not done, stays undone. (A store that
+    forgets, or whose clock jumps, may take it after all.)"""
+    for commit in history.came_back:
+        yield Violation("I4", f"the commit {commit} landed after it was said that it never will")
 
 
 def _lost(history: History) -> Iterator[Violation]:

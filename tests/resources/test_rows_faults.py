@@ -186,6 +186,25 @@ async def test_a_lock_that_is_kept_for_too_long_is_told_as_not_written_and_all_i
     assert state(database)[1] == (4, 2)
 
 
+async def test_a_lock_of_the_whole_fence_table_is_waited_for_no_longer_than_that_of_a_row(database: Database) -> None:
+    """The database waits for it before a statement begins, so that no limit counts that the statement itself sets."""
+    if database.kind != "postgresql":
+        pytest.skip("limits of the others are those of the connection")
+    async with opened(database.url, wait_ms=1000) as rows:
+        await write(rows, 1, 7, 1)
+        with database.session() as outside:
+            outside.execute("BEGIN")
+            outside.execute("LOCK TABLE fencegate_fences IN EXCLUSIVE MODE")
+            writing = asyncio.gather(*(write(rows, 1, 7, n) for n in (2, 3)), return_exceptions=True)
+            done, _ = await asyncio.wait([writing], timeout=30)
+            outside.execute("ROLLBACK")
+        assert done
+        told = await writing
+        assert [one.outcome for one in told if isinstance(one, ResourceUnavailable)] == ["not-written"] * 2
+        await write(rows, 1, 7, 4)
+    assert state(database)[1] == (4, 2)
+
+
 async def test_a_deadlock_with_an_outside_transaction_ends_and_every_write_is_done_once(
     rows: RowsResource, database: Database
 ) -> None:

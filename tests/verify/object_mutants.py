@@ -1,9 +1,10 @@
 """Planted bugs in the adapter of a bucket, each a small change to the real code while a simulation runs."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
+
+from msgspec.structs import replace
 
 from fencegate.core.errors import ResourceUnavailable
 from fencegate.verify.sim.bucket import ODD, BucketServer

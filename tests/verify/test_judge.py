@@ -153,3 +153,12 @@ class TestWaiting:
             replace(late[1], lock_key=B),
         ]  # another of them may have kept it
         assert not judge(History(holds=several, in_turn=True))
+
+
+class TestCommits:
+    def test_what_was_given_up_for_lost_stays_so(self) -> None:
+        assert found(History(came_back=["c1"])) == ["I4"]
+
+    def test_but_for_a_store_that_forgets_or_whose_clock_jumps(self) -> None:
+        assert not judge(History(came_back=["c1"], commits_lost=True))
+        assert not judge(History(came_back=["c1"], clocks_moved=True))

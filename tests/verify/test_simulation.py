@@ -74,6 +74,10 @@ def test_plans_have_every_way_to_the_store() -> None:
     }
 
 
+def test_plans_have_stores_without_a_clock_whose_replicas_judge_what_is_too_late_and_others() -> None:
+    assert {plan.judged for plan in map(plan_of, range(200)) if not plan.clock} == {True, False}
+
+
 @pytest.mark.parametrize("direct", ["some", "all"])
 def test_clients_with_an_engine_of_their_own_go_the_straight_way(
     direct: Direct, monkeypatch: pytest.MonkeyPatch
@@ -102,6 +106,7 @@ COULD_SHOW: dict[str, Callable[[Plan], bool]] = {
     "a reader beside a writer": lambda plan: plan.workload == "shared",
     "a session's renewal does not count": lambda plan: plan.workload == "session",
     "over by another's clock": lambda plan: not plan.clock,
+    "too late by our own clock taken for never": lambda plan: plan.judged and not plan.clock,
     "last come, first served": lambda plan: not plan.faults,
     "a queue that forgets": lambda plan: not plan.faults,
 }

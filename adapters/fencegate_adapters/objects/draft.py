@@ -2,9 +2,10 @@
 
 import os
 from contextlib import suppress
-from dataclasses import replace
 from io import FileIO
 from threading import Lock
+
+from msgspec.structs import replace
 
 from fencegate_adapters.objects import disk, frame
 

@@ -9,7 +9,6 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -33,8 +32,7 @@ class BadFrame(Exception):
     """These bytes are not a whole frame; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True, gc=False):
     """What a frame says of its fence, where that has no other place: in a bucket, only a change of the object itself
     can make a paused writer's condition fail."""
 
@@ -51,8 +49,7 @@ class Standing:
     """The nonces of the frames before this one, latest first: they tell whether a write of unknown fate landed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True, gc=False):
     """What a frame says about its body. `nonce` is 32 hexadecimal digits, new for each write."""
 
     key: str
@@ -61,7 +58,7 @@ class Header:
     size: int = 0
     modified_us: int = 0
     content_type: str = "application/octet-stream"
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = {}
     tombstone: bool = False
     standing: Standing | None = None
 
@@ -126,8 +123,8 @@ def decode(start: bytes, total_bytes: int) -> tuple[Header, int]:
 
 def _written(standing: Standing) -> list[Any]:
     # Numbers of more than 53 bits are strings in JSON, for whoever reads a frame in another language.
-    numbers = [str(number) for number in (standing.mark, standing.shadow, standing.epoch)]
-    return [*numbers, standing.etag, standing.body, list(standing.past)]
+    mark, shadow, epoch = str(standing.mark), str(standing.shadow), str(standing.epoch)
+    return [mark, shadow, epoch, standing.etag, standing.body, standing.past]
 
 
 def _read(fields: list[Any]) -> Standing:

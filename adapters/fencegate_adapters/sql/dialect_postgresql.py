@@ -25,22 +25,18 @@ _CONNECT = {
     "tcp_user_timeout": 10_000,
 }
 
-# The limits are set in the statement itself: they count before it waits for the first row, cost no round trip, and
-# leave nothing behind in a connection that a pooler gives to others.
+# Limits are those of the transaction, and leave nothing behind in a connection that a pooler gives to others.
 _RAISE = """
-WITH limits AS MATERIALIZED (
-    SELECT set_config('lock_timeout', %(wait)s, true),
-           set_config('idle_in_transaction_session_timeout', %(idle)s, true)
-)
 INSERT INTO fencegate_fences AS fence (lock_key, mode, token)
 SELECT claim.lock_key, %(mode)s, claim.token
-FROM limits, unnest(%(keys)s::bytea[], %(tokens)s::bigint[]) AS claim (lock_key, token)
+FROM unnest(%(keys)s::bytea[], %(tokens)s::bigint[]) AS claim (lock_key, token)
 ORDER BY claim.lock_key
 ON CONFLICT (lock_key, mode) DO UPDATE SET token = excluded.token WHERE fence.token <= excluded.token
 RETURNING lock_key
 """
 _MARKS = "SELECT lock_key, token FROM fencegate_fences WHERE mode = %(mode)s AND lock_key = ANY (%(keys)s::bytea[])"
 _WAIT = "SELECT set_config('lock_timeout', %(wait)s, true)"
+_LIMITS = _WAIT + ", set_config('idle_in_transaction_session_timeout', %(idle)s, true)"
 _SETTINGS = """
 SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('fsync'),
     current_setting('full_page_writes'), current_setting('synchronous_commit')
@@ -94,14 +90,11 @@ class PostgresqlDialect:
         connection.info["fencegate_wait_ms"] = wait_ms  # `raise_marks` says so to the database
 
     def raise_marks(self, connection: Connection, claims: Mapping[str, int], mode: str) -> dict[str, int]:
+        if not self.in_transaction(connection):  # a group has set them on its way here
+            # Not in the statement itself: it waits for the lock of the table before anything of it is done.
+            connection.exec_driver_sql(_LIMITS, {"idle": str(IDLE_MS), **_wait(connection)})
         keys = [key.encode() for key in claims]
-        values = {
-            "keys": keys,
-            "tokens": list(claims.values()),
-            "mode": mode,
-            "idle": str(IDLE_MS),
-            **_wait(connection),
-        }
+        values = {"keys": keys, "tokens": list(claims.values()), "mode": mode}
         passed = {bytes(key).decode() for (key,) in connection.exec_driver_sql(_RAISE, values)}
         marks = {key: token for key, token in claims.items() if key in passed}
         above = [key.encode() for key in claims if key not in passed]

@@ -18,14 +18,15 @@ _NAMED = (
 _FREE = _NAMED.with_for_update(skip_locked=True, key_share=True)
 
 # The limits are set on the way: what follows in the transaction must not wait for long, nor may the whole stand still.
+# That of waiting comes before the statement, which waits for the lock of the table before anything of it is done.
 # The record comes along: whoever changes it holds a lock on the fence table that this statement waits for before it
 # looks at anything (`Dialect.keep_out`). BEGIN goes along: the driver would send it by itself and wait for the answer,
 # and a thread that has waited must get at the interpreter again, which the event loop keeps busy just then.
 _FREE_POSTGRESQL = b"""
 BEGIN ISOLATION LEVEL READ COMMITTED;
+SET LOCAL lock_timeout = %(wait)d;
 WITH limits AS MATERIALIZED (
-    SELECT set_config('lock_timeout', '%(wait)d', true),
-        set_config('idle_in_transaction_session_timeout', '30000', true),
+    SELECT set_config('idle_in_transaction_session_timeout', '30000', true),
         set_config('fencegate.lock', %(locks)s, true), set_config('fencegate.token', %(tokens)s, true)
 ), free AS MATERIALIZED (
     SELECT fence.lock_key, fence.token
@@ -106,7 +107,7 @@ class FenceTable:
     ) -> tuple[dict[str, int], int]:
         names = named(claims)
         message = _FREE_POSTGRESQL % {
-            b"wait": wait_ms,
+            b"wait": max(1, wait_ms),  # 0 would be no limit
             b"mode": _spelled(self._mode),
             b"keys": b", ".join(map(_bytes_spelled, claims)),
             b"locks": _spelled(names.locks),

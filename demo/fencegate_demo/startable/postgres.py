@@ -4,13 +4,14 @@ import os
 import pwd
 import shutil
 import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
+from fencegate.children import Child, begun
 from fencegate.clock import SYSTEM, sleep_s
 from fencegate_demo.startable.ports import free_port
 
@@ -62,7 +63,7 @@ class PostgresServer:
             "max_wal_size": "256MB",
             **settings,
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self._user = other_user() if os.geteuid() == 0 else None
         if self._user is not None:
             os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
@@ -76,17 +77,16 @@ class PostgresServer:
         assert self._process is not None
         return self._process.pid
 
-    def command(self, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
+    def command(self, program: str, *arguments: str) -> Child:
         """Run one of its programs, as the user that it runs as."""
         folder = binaries()
         assert folder is not None
-        user = {} if self._user is None else {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
+        user: dict[str, Any] = (
+            {} if self._user is None else {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
+        )
         with (self.folder / "log").open("ab") as out:
             run = [str(folder / program), *arguments]
-            started: subprocess.Popen[bytes] = subprocess.Popen(  # type: ignore[call-overload]
-                run, cwd=self.folder, stdout=out, stderr=out, start_new_session=True, **user
-            )
-            return started
+            return begun(run, cwd=self.folder, stdout=out, stderr=out, start_new_session=True, **user)
 
     def start(self) -> None:
         if not self.data.exists():

@@ -2,12 +2,12 @@
 
 import os
 import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Generic, Self, TypeVar
 
+from fencegate.children import Child, begun
 from fencegate.clock import SYSTEM, sleep_s
 from fencegate_demo.startable.ports import kept_address
 
@@ -21,7 +21,7 @@ class ServerProcess:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._stack = ExitStack()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self.address = self._kept_address()
 
     def _kept_address(self) -> str:
@@ -54,7 +54,7 @@ class ServerProcess:
     def _spawn(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         with open(self._folder / "server.log", "ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+            self._process = begun(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
     def wait(self) -> Self:
         """Return when it answers."""

@@ -8,7 +8,7 @@ from fencegate.client.background import background
 from fencegate.client.connection import Connection
 from fencegate.client.holding import Holding
 from fencegate.client.life import LeaseState, Life
-from fencegate.client.telling import Reactions, ThreadTeller, follow
+from fencegate.client.telling import Reactions, ThreadTeller, follow, wanted
 from fencegate.core.errors import FencegateError
 
 K = TypeVar("K", bound=Life)
@@ -20,7 +20,8 @@ class LostEvent(Event):
     def __init__(self, life: Life) -> None:
         super().__init__()
         self._life = life
-        life._when_lost(self.set)
+        if life._is_ours():  # else it was lost by the fork, and its mutex may have been held there
+            life._when_lost(self.set)
 
     def is_set(self) -> bool:
         return self._life.state is LeaseState.LOST
@@ -30,6 +31,7 @@ class LostEvent(Event):
 
 
 def lost_event(life: Life) -> Event:
+    """For a `cached_property`: few ask for it, and what knows each other is only freed by the garbage collector."""
     return LostEvent(life)
 
 
@@ -43,6 +45,7 @@ class Handle(Generic[K]):
         self._connection = connection
         self._holding = holding
         self._reactions = reactions
+        self._is_silent = connection.on_state is None and not wanted(reactions)
 
     def acquire(self) -> K:
         """Get it, and have it renewed until `release`. LockHeld when it can't be had."""
@@ -53,9 +56,10 @@ class Handle(Generic[K]):
         except BaseException:  # Ctrl-C, perhaps just when the grant arrived
             background().owe(self._holding.discard())
             raise
-        follow(held, self._reactions, ThreadTeller())
-        for lease in held._leases():
-            follow(lease, {"on_state": self._connection.on_state}, ThreadTeller())
+        if not self._is_silent:
+            follow(held, self._reactions, ThreadTeller())
+            for lease in held._leases():
+                follow(lease, {"on_state": self._connection.on_state}, ThreadTeller())
         return held
 
     def release(self) -> None:

@@ -1,5 +1,6 @@
 """The sync face of a hold: `with locks.hold(key) as lease`."""
 
+from functools import cached_property
 from types import TracebackType
 
 from fencegate.client.background import background
@@ -23,8 +24,9 @@ class Lease(LeaseCore):
     def __init__(self, connection: Connection, grant: Grant, parent: Life | None = None) -> None:
         super().__init__(grant, connection.clock, parent)
         self._connection = connection
-        self.lost = lost_event(self)
-        """Set when the lease is lost: `lease.lost.wait(timeout)`."""
+
+    lost = cached_property(lost_event)
+    """Set when the lease is lost: `lease.lost.wait(timeout)`."""
 
     def release(self) -> None:
         """Give the lock back. Raises LockLost when it was lost before that; does nothing when it was released."""

@@ -1,7 +1,7 @@
 """The sync face of several locks at once: `with locks.hold_all(["a", ("b", "shared")]) as leases`."""
 
 from collections.abc import Iterable
-from functools import partial
+from functools import cached_property, partial
 
 from fencegate.client.asks import LockChoice
 from fencegate.client.background import background
@@ -24,8 +24,9 @@ class Leases(GroupCore[Lease]):
     def __init__(self, connection: Connection, grants: Grants, session: Life | None = None) -> None:
         super().__init__(grants, connection.clock, lambda grant, group: Lease(connection, grant, group), session)
         self._connection = connection
-        self.lost = lost_event(self)
-        """Set when one of them is lost, and so all."""
+
+    lost = cached_property(lost_event)
+    """Set when one of them is lost, and so all."""
 
     def release(self) -> None:
         """Give all of them back. Raises LockLost when they were lost before that; does nothing when released."""

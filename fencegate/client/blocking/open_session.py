@@ -1,6 +1,7 @@
 """The sync face of a session: `with locks.session(ttl=30) as session`."""
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Unpack
 
 from fencegate.client.asks import LockChoice
@@ -23,8 +24,9 @@ class Session(SessionCore):
     def __init__(self, connection: Connection, opened: Opened) -> None:
         super().__init__(opened, connection.clock)
         self._connection = connection
-        self.lost = lost_event(self)
-        """Set when the session is lost, and every lease with it: `session.lost.wait(timeout)`."""
+
+    lost = cached_property(lost_event)
+    """Set when the session is lost, and every lease with it: `session.lost.wait(timeout)`."""
 
     def hold(self, lock_key: str, **terms: Unpack[HoldTerms]) -> Hold:
         """Like `locks.hold`, kept alive by this session."""

@@ -146,5 +146,7 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
         yield plan.but(direct="all")
     if plan.calls:
         yield plan.but(calls=False)
+    if plan.judged:
+        yield plan.but(judged=False)
     if not plan.clock:
         yield plan.but(clock=True)

@@ -37,6 +37,7 @@ def plan_of(seed: int) -> Plan:
         clock=chance.random() < 0.75,
         direct=chance.choice(DIRECT),
         calls=chance.random() < 0.5,
+        judged=chance.random() < 0.5,
     )
 
 

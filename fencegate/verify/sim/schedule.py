@@ -58,6 +58,8 @@ class Plan:
     """Who opens the store and has an engine of its own; the others ask replicas, and there are none without them."""
     calls: bool = False
     """Whether the store tells of a commit by a call."""
+    judged: bool = False
+    """Whether replicas judge by their own clocks what is too late, where the store has none, and don't send it."""
     without: tuple[int, ...] = ()
     """Faults that are left out, by number: how a run that fails is made smaller."""
 
@@ -98,7 +100,7 @@ class Stage:
         self.plan = plan
         self.world = World(f"{plan.seed}")
         self.network = Network(self.world, BAD_WEATHER if "messages" in plan.faults else CALM)
-        self.store = StoreServer(self.world, clock=plan.clock, calls=plan.calls)
+        self.store = StoreServer(self.world, clock=plan.clock, calls=plan.calls, judged=plan.judged)
         self.resource = ResourceServer(fenced=plan.fenced)
         self.history = History(in_turn=not plan.faults)
         self.replicas = [
@@ -152,5 +154,6 @@ class Stage:
             since_us = caller.waiting_since_us
             if since_us is not None and world.now_us - max(since_us, calm_us) > PATIENCE_US:
                 history.unfinished.append(caller.name)
+        history.came_back = self.store.came_back
         history.final = {key: self.resource.values.get(key, ()) for key in self.keys}
         return Run(self.plan, history, world.now_us - BEGINNING_US, world.steps, self.resource.stale)

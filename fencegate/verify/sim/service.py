@@ -7,7 +7,9 @@ from typing import Any
 from fencegate.client.transport import Json
 from fencegate.core.errors import FencegateError, OutcomeUnknown, StoreUnavailable
 from fencegate.core.model import Limits
+from fencegate.core.ports import Conflict
 from fencegate.engine import Engine
+from fencegate.engine.attempt import Attempt
 from fencegate.verify.sim.clock import SimClock
 from fencegate.verify.sim.network import Network, settle
 from fencegate.verify.sim.store import CallingLink, StoreLink, StoreServer
@@ -26,8 +28,24 @@ async def opened(
     await store.open()
     replica = f"{process.name}-{clock.random_id(4)}"
     engine = Engine(store, clock, LIMITS, replica=replica, visiting=visiting)
+    _hear_what_it_disowns(engine, server)
     await engine.start()
     return LockApi(engine)
+
+
+def _hear_what_it_disowns(engine: Engine, server: StoreServer) -> None:
+    """Have the server know of which commits the engine says that they will never land."""
+    lanes = engine._lanes
+    resolve = lanes._resolve
+
+    async def resolved(trying: Attempt) -> None:
+        try:
+            await resolve(trying)
+        except Conflict:
+            server.disowned.add(trying.commit_id)
+            raise
+
+    lanes._resolve = resolved  # type: ignore[method-assign]
 
 
 class Replica:

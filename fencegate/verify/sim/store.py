@@ -38,9 +38,15 @@ class StoreServer:
     """Entries, a change log and a clock, unless it has none, as some. `fail_over` goes back to an earlier state, as a
     replica that lagged would."""
 
-    def __init__(self, world: World, *, clock: bool = True, calls: bool = False) -> None:
+    def __init__(self, world: World, *, clock: bool = True, calls: bool = False, judged: bool = False) -> None:
         self.calls = calls
         """Whether those who reach it are told of a commit by a call."""
+        self.judged = judged and not clock
+        """Whether those who reach it judge by their own clocks what is too late, and don't send it, as for etcd."""
+        self.disowned: set[str] = set()
+        """Commits of which an engine said that they will never land."""
+        self.came_back: list[str] = []
+        """Those of them that did."""
         self.capabilities = Capabilities(clock=clock)
         self._world = world
         self.offset_us = 0
@@ -70,6 +76,8 @@ class StoreServer:
             found = self.entries.get(change.key)
             if (found.version if found is not None else None) != change.expected:
                 raise Conflict
+        if self.disowned:
+            self.came_back += sorted({change.version for change in changes} & self.disowned)
         self._keep_snapshot()
         for change in changes:
             if change.compare_only:
@@ -153,7 +161,13 @@ class StoreLink:
         return found
 
     async def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> None:
+        if self._is_late(not_after_us):
+            raise TooLate
         await self._ask(lambda: self._server.commit(changes, log, not_after_us), writes=True)
+
+    def _is_late(self, not_after_us: int) -> bool:
+        """By the clock of this process; one that was sent before may be under way still."""
+        return self._server.judged and self._clock.now_us() > not_after_us
 
     def now(self) -> Interval | None:
         return None if self._time is None else self._time.now()
@@ -209,6 +223,9 @@ class CallingLink(StoreLink):
     ) -> None:
         if not self._network.reach(self._process.name, NAME):
             landed(Unavailable("the store can't be reached"))
+            return
+        if self._is_late(not_after_us):
+            landed(TooLate())
             return
         sent_us, server, is_told = self._clock.monotonic_us(), self._server, False
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -10,7 +11,8 @@ from fencegate.core.commands import Acquire, Granted, Outcome, Pending, Refused,
 from fencegate.core.errors import LockExpired
 from fencegate.core.machine import _OF_ONE_LOCK, judging, lock, rules
 from fencegate.core.model import Claimant, Ending, Hold, LockRecord, Record
-from fencegate.core.ports import Interval
+from fencegate.core.ports import Capabilities, Interval
+from fencegate.engine import resolving
 from fencegate.engine.lanes import Lanes
 from fencegate.engine.observed import Observed
 from fencegate.verify.sim.store import StoreServer
@@ -121,6 +123,16 @@ def _by_the_writers_clock() -> Any:
     return patch.object(Observed, "here", here)
 
 
+def _late_is_never() -> Any:
+    """Where the store has no clock: a lost commit that our own clock calls too late is taken for lost for good."""
+
+    async def resolve(self: Lanes, trying: Any) -> None:
+        as_if_it_had_one: Any = SimpleNamespace(capabilities=Capabilities(clock=True), commit=self._store.commit)
+        await resolving.resolve(trying, as_if_it_had_one, self.records, self._clock)
+
+    return patch.object(Lanes, "_resolve", resolve)
+
+
 SERVICE: dict[str, Mutant] = {
     "lease over too early": _expires_early,
     "everybody fits": _fits_always,
@@ -131,4 +143,5 @@ SERVICE: dict[str, Mutant] = {
     "release of anybody's hold": _release_of_anybody,
     "a replay that revives": _replay_revives,
     "over by another's clock": _by_the_writers_clock,
+    "too late by our own clock taken for never": _late_is_never,
 }

@@ -265,7 +265,10 @@ def _version(found: Any) -> Version:
 
 
 def _update(expected: Version) -> dict[str, str]:
-    named = {name: value for name, value in expected._asdict().items() if value is not None}
-    if not named:
+    e_tag, version = expected
+    if e_tag is None and version is None:
         raise UnsafeConfiguration("the bucket's server gives no ETags, so no write could depend on one")
+    named = {} if e_tag is None else {"e_tag": e_tag}
+    if version is not None:
+        named["version"] = version
     return named

@@ -4,7 +4,6 @@ the version it built on is gone, and is judged anew."""
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from weakref import WeakValueDictionary
 
 from fencegate.clock import Clock
 from fencegate.core.errors import (
@@ -35,6 +34,7 @@ from fencegate_adapters.objects.bucket.standing import (
     standing_of,
     with_value,
 )
+from fencegate_adapters.objects.bucket.turns import Turns
 from fencegate_adapters.objects.bucket.values import Values
 from fencegate_adapters.objects.frame import Header
 from fencegate_adapters.objects.record import Mode, reopen
@@ -66,8 +66,7 @@ class Fenced:
         self._janitor = janitor
         self._mode = mode
         self._clock = clock
-        self._wait_s = wait_s
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._turns = Turns(resource, wait_s)
 
     async def mark(self, place: Place) -> int:
         """The lowest token that would be accepted now."""
@@ -84,7 +83,7 @@ class Fenced:
             admit(Token(token), mark_of(found.header, self._mode) if found is not None else 0)
 
     async def claim(self, place: Place, token: int) -> Seen:
-        async with self._turn(place):
+        async with self._turns.of(place):
             for pause_s in _PAUSES_S:
                 found, header = await self._current(place, fresh=True)
                 raised, shadow = shown(header, token, self._mode)
@@ -97,7 +96,7 @@ class Fenced:
         self, place: Place, token: int, value: Value | None, body: Sequence[bytes], conditions: Conditions
     ) -> Seen:
         """Make this the value (None: nothing), if the token and the conditions allow."""
-        async with self._turn(place):
+        async with self._turns.of(place):
             for pause_s in _PAUSES_S:
                 found, header = await self._current(place, fresh=False)
                 raised, shadow = shown(header, token, self._mode)
@@ -116,7 +115,7 @@ class Fenced:
 
     async def settle(self, place: Place, kept: Kept) -> None:
         """Bring a frame under this record, and with it whoever would write on the version that is there now."""
-        async with self._turn(place):
+        async with self._turns.of(place):
             for pause_s in _PAUSES_S:
                 found = await self._frames.load(place)
                 if found is None or standing_of(found.header).epoch >= kept.epoch:
@@ -155,6 +154,8 @@ class Fenced:
         found = await self._frames.load(place) if fresh else self._frames.known(place)
         for _ in range(TRIES):
             if found is not None:
+                if standing_of(found.header).epoch == self.kept.epoch:
+                    return found, found.header
                 return found, await self._settled(found.header)
             with value_untouched():
                 await self._frames.commit(place, empty(place.name, self._nonce(), self._clock.now_us()), (), None)
@@ -173,19 +174,6 @@ class Fenced:
             )
         return header if epoch == kept.epoch else settled(header, kept)
 
-    def _turn(self, place: Place) -> "_Turn":
-        """First come, first served in this process: only processes contend by conditions."""
-        return _Turn(self._turns.setdefault(place.key, asyncio.Lock()), self, place)
-
-    async def await_turn(self, turn: asyncio.Lock, place: Place) -> None:
-        try:
-            async with asyncio.timeout(self._wait_s):
-                await turn.acquire()
-        except TimeoutError:
-            raise ResourceUnavailable(
-                f"resource {self._resource!r}: other writes to {place.name!r} take too long; nothing was written"
-            ) from None
-
     async def _pause(self, pause_s: float) -> None:
         await asyncio.sleep(pause_s * (0.5 + self._clock.jitter()))
 
@@ -197,26 +185,6 @@ class Fenced:
             f"resource {self._resource!r}: the object is being changed by others all the time; nothing was written, "
             "try again"
         )
-
-
-class _Turn:
-    """`async with` around a change. No generator, and no timer where nobody is before us: every write comes here."""
-
-    __slots__ = ("_fenced", "_place", "_turn")
-
-    def __init__(self, turn: asyncio.Lock, fenced: Fenced, place: Place) -> None:
-        self._turn = turn
-        self._fenced = fenced
-        self._place = place
-
-    async def __aenter__(self) -> None:
-        if self._turn.locked():
-            await self._fenced.await_turn(self._turn, self._place)
-        else:
-            await self._turn.acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        self._turn.release()
 
 
 @contextmanager

@@ -75,10 +75,7 @@ class Frames:
 
     def known(self, place: Place) -> Frame | None:
         """The last known frame, without asking: good to write on, not to refuse by."""
-        found = self._known.get(place.key)
-        if found is not None:
-            self._known.move_to_end(place.key)
-        return found
+        return self._known.get(place.key)
 
     async def load(self, place: Place, first_bytes: int = FIRST_BYTES) -> Frame | None:
         """The frame as it is now; None when there never was one."""

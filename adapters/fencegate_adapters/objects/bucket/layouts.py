@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from fencegate.clock import Clock
 from fencegate.core.errors import FencegateError, TooLarge, UnsafeConfiguration
 from fencegate_adapters.objects.bucket.blobs import MAX_PARTS, PART_BYTES, Blobs
 from fencegate_adapters.objects.bucket.keys import Place, body_key
@@ -30,9 +31,7 @@ class Received:
 class Layout(Protocol):
     """How values are received."""
 
-    async def receive(
-        self, place: Place, token: int, nonce: str, content_type: str, body: AsyncIterator[bytes]
-    ) -> Received:
+    async def receive(self, place: Place, token: int, content_type: str, body: AsyncIterator[bytes]) -> Received:
         """Take the whole body; TooLarge over the limit."""
 
     async def discard(self, received: Received) -> None:
@@ -50,9 +49,7 @@ class Framed:
             )
         self._max_bytes = max_bytes
 
-    async def receive(
-        self, place: Place, token: int, nonce: str, content_type: str, body: AsyncIterator[bytes]
-    ) -> Received:
+    async def receive(self, place: Place, token: int, content_type: str, body: AsyncIterator[bytes]) -> Received:
         parts, size = [], 0  # joined once, right before they are sent
         async for part in body:
             parts.append(part)
@@ -72,15 +69,14 @@ class Framed:
 class Pointer:
     """See the head of this file."""
 
-    def __init__(self, blobs: Blobs, max_bytes: int) -> None:
+    def __init__(self, blobs: Blobs, max_bytes: int, clock: Clock) -> None:
         self._blobs = blobs
+        self._clock = clock
         self._max_bytes = max_bytes
         self._part_bytes = max(PART_BYTES, -(-max_bytes // MAX_PARTS))
 
-    async def receive(
-        self, place: Place, token: int, nonce: str, content_type: str, body: AsyncIterator[bytes]
-    ) -> Received:
-        key = body_key(place.name, token, nonce)
+    async def receive(self, place: Place, token: int, content_type: str, body: AsyncIterator[bytes]) -> Received:
+        key = body_key(place.name, token, self._clock.random_id(16))
         upload = Upload(self._blobs, key, content_type, self._part_bytes)
         size = 0
         try:

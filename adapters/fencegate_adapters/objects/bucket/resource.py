@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from fencegate.clock import SYSTEM, Clock
@@ -12,7 +13,7 @@ from fencegate.core.ports import NO_CONDITIONS, Conditions, Guarantee, Key, Obje
 from fencegate.core.token import MAX_TOKEN
 from fencegate_adapters.objects.bucket.blobs import Blobs, Connect
 from fencegate_adapters.objects.bucket.fenced import Fenced, value_untouched
-from fencegate_adapters.objects.bucket.frames import Damaged, Frame, Frames
+from fencegate_adapters.objects.bucket.frames import KNOWN, Damaged, Frame, Frames
 from fencegate_adapters.objects.bucket.janitor import READERS_S, Janitor
 from fencegate_adapters.objects.bucket.keys import FENCES, OBJECTS, Homes, Place, name_of, object_name, object_place
 from fencegate_adapters.objects.bucket.layouts import Framed, Layout, Pointer, Received
@@ -57,11 +58,12 @@ class BucketObjects:
         self._clock = clock
         self._prefix = where.prefix
         self._homes = Homes(guard, where.prefix)
+        self._places = lru_cache(KNOWN)(self._found_places)
         self.guarantee = _guarantee(self._homes.one_by_one)
         self._blobs = Blobs(name, where, timeout_s, connect)
         self._frames = Frames(name, self._blobs, clock, timeout_s)
         self._records = Records(self._blobs, Record(name, guard_template, mode, layout), clock)
-        self._layout: Layout = Framed(name, max_bytes) if layout == "framed" else Pointer(self._blobs, max_bytes)
+        self._layout: Layout = Framed(name, max_bytes) if layout == "framed" else Pointer(self._blobs, max_bytes, clock)
         self._values = Values(self._blobs)
         self._janitor = Janitor(self._blobs, self._frames, mode, clock, readers_s)
         self._fenced = Fenced(
@@ -129,7 +131,7 @@ class BucketObjects:
         self, key: Key, fence: str, token: int | None = None, byte_range: tuple[int, int] | None = None
     ) -> tuple[ObjectInfo | None, AsyncIterator[bytes], Seen]:
         """One version of the object, whatever is written meanwhile; of a range, the bytes that there are."""
-        place, home = self._place(key), self._homes.place(check_lock_key(fence))
+        place, home = self._places(key, fence)
         claimed = await self._fenced.claim(home, token) if token is not None else None
         tried = ""
         for _ in range(TRIES):
@@ -160,11 +162,10 @@ class BucketObjects:
         metadata: Mapping[str, str],
         conditions: Conditions = NO_CONDITIONS,
     ) -> Seen:
-        place, home = self._place(key), self._homes.place(check_lock_key(fence))
+        place, home = self._places(key, fence)
         # Who is stale now need not send its body first.
         await self._fenced.refuse_stale(home, token)
-        nonce = self._clock.random_id(16)
-        received = await self._layout.receive(place, token, nonce, content_type, body)
+        received = await self._layout.receive(place, token, content_type, body)
         value = Value(received.size, content_type, metadata, received.key)
         try:
             return await self._change(place, home, token, value, received, conditions)
@@ -174,7 +175,7 @@ class BucketObjects:
             raise
 
     async def delete(self, key: Key, fence: str, token: int, conditions: Conditions = NO_CONDITIONS) -> Seen:
-        place, home = self._place(key), self._homes.place(check_lock_key(fence))
+        place, home = self._places(key, fence)
         await self._fenced.refuse_stale(home, token)
         return await self._change(place, home, token, None, Received(0), conditions)
 
@@ -209,8 +210,9 @@ class BucketObjects:
         etag = seen_of(found.header, self._mode).etag if found is not None else None
         return Seen(seen.mark, etag, False, claimed.shadow if claimed is not None else None)
 
-    def _place(self, key: Key) -> Place:
-        return object_place(object_name(key), self._prefix)
+    def _found_places(self, key: Key, fence: str) -> tuple[Place, Place]:
+        """Where the object is, and where the mark of its fence is."""
+        return object_place(object_name(key), self._prefix), self._homes.place(check_lock_key(fence))
 
 
 def _guarantee(one_by_one: bool) -> Guarantee:

@@ -1,7 +1,9 @@
 """The rules of a fence that lives in a frame: pure steps from one header to the next."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from fencegate.core.errors import StaleToken
 from fencegate.core.fence import admit
@@ -17,8 +19,7 @@ PAST = 16
 FRESH = Standing()
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(msgspec.Struct, frozen=True, gc=False):
     """What a write brings: everything of a header that does not belong to its fence."""
 
     size: int

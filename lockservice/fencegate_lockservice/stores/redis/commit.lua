@@ -5,16 +5,23 @@
 --   until which it is kept (milliseconds).
 -- A write goes on with the version, a line feed and the value, in one; and after '~' with the time (milliseconds).
 -- Gives the time: positive when done, negative when a comparison failed; {'late', time}, {'lost', time} otherwise.
-local lines, now = ARGV[3], now_us()
+local time, lines = call('TIME'), ARGV[3]
+local now = time[1] * 1000000 + time[2]
 if now > tonumber(ARGV[2]) then return {'late', now} end
 
 local names, count, at = {false, false}, 0, 4
 while ARGV[at] do
   count = count + 1
   local there, expected, how = name_of(ARGV[at]), ARGV[at + 1], ARGV[at + 2]
-  local found = call('GET', there)
-  if expected == '' and found or expected ~= '' and (not found or string.sub(found, 1, #expected) ~= expected) then
+  local is_other
+  if expected == '' then
+    is_other = call('EXISTS', there) == 1
+  else
+    is_other = call('GETRANGE', there, 0, #expected - 1) ~= expected
+  end
+  if is_other then
     -- What we write has a line feed after the version. Whatever has none was not written by us.
+    local found = call('GET', there)
     if found and not string.find(found, '\n', 1, true) then return {err = 'WRONGTYPE of a value that is not ours'} end
     return -now
   end

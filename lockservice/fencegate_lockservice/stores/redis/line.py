@@ -137,8 +137,11 @@ class Line(asyncio.BufferedProtocol):
         if self.why or self._is_overloaded():
             error = Overloaded(_TOO_MUCH) if not self.why else Unavailable(self.why)
             self._loop.call_soon(landed, error)
-        else:
-            self._send(Told(packed, landed, hear, self._clock.monotonic_us()))
+            return
+        gathered = self._gathered
+        # Those that go together left, as far as anybody counts from there, when the first of them was gathered.
+        sent_us = gathered[0].sent_us if gathered else self._clock.monotonic_us()
+        self._send(Told(packed, landed, hear, sent_us))
 
     def _is_overloaded(self) -> bool:
         return self._bytes > MAX_BYTES or len(self._sent) + len(self._gathered) > MAX_UNDER_WAY

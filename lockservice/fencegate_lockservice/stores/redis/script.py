@@ -7,15 +7,18 @@ from importlib import resources
 from fencegate.core.ports import Ambiguous, Unavailable
 
 _FOLDER = resources.files(__package__)
-_NAMES = (_FOLDER / "names.lua").read_text("utf-8")
+
+
+def _text(name: str) -> str:
+    return (_FOLDER / f"{name}.lua").read_text("utf-8")
 
 
 class Script:
     """A script and the name that the server knows it by."""
 
     def __init__(self, name: str, prefix: str) -> None:
-        text = f"{_NAMES}\n{(_FOLDER / f'{name}.lua').read_text('utf-8')}"
-        self.text = text.replace("{prefix}", prefix)
+        before = ("names",) if name == "commit" else ("names", "reading")
+        self.text = "\n".join(_text(part) for part in (*before, name)).replace("{prefix}", prefix)
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
