@@ -17,7 +17,6 @@ may have hundreds of kilobytes; a key of its own for the version would be one mo
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 
@@ -33,12 +32,8 @@ _encode = msgspec.json.Encoder().encode
 _decode_kept = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
 
-class Place(NamedTuple):
-    """Where an entry is."""
-
-    key: bytes
-    name: bytes | None
-    """The key that stands for a lock in a scan; None for what is scanned itself."""
+Place = tuple[bytes, bytes | None]
+"""The key of an entry; and the one that stands for a lock in a scan, None for what is scanned itself."""
 
 
 class Keys:
@@ -57,13 +52,13 @@ class Keys:
     def place(self, entry: str) -> Place:
         if entry.startswith(LOCKS):
             return self._lock(entry)
-        return Place(self._entries + entry.encode(), None)
+        return self._entries + entry.encode(), None
 
     def _place_of_lock(self, entry: str) -> Place:
         name = self._entries + entry.encode()
         lock_key = entry[len(LOCKS) :]
         namespace = lock_key.partition(":")[0] if ":" in lock_key else ""
-        return Place(self._root + f"/locks/{namespace}/{lock_key}".encode(), name)
+        return self._root + f"/locks/{namespace}/{lock_key}".encode(), name
 
     def scanned(self, prefix: str, after: str) -> tuple[bytes, bytes]:
         """The range of etcd keys in which a scan looks."""

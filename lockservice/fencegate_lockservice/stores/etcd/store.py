@@ -85,7 +85,7 @@ class EtcdStore:
 
     async def _load(self, keys: Sequence[str]) -> dict[str, Entry]:
         try:
-            places = [self._keys.place(key).key for key in keys]
+            places = [self._keys.place(key)[0] for key in keys]
         except ValueError as error:
             raise Unavailable(f"the store can't take this: {error}") from None
         # A range each, side by side on one connection. Not one transaction that only reads: etcd 3.5.1 was seen to

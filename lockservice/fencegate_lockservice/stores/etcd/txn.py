@@ -40,6 +40,7 @@ class Item:
         "size",
         "versions",
         "width",
+        "writes",
         "written",
     )
 
@@ -60,7 +61,10 @@ class Item:
             self.size += len(key.encode()) + len(event) + 10
         if len(log) > MAX_LINES:
             raise ValueError(f"it has more than {MAX_LINES} log lines")
-        self.width = self._width()
+        self.writes = len(self.operations) + len(self.kept) + bool(log)
+        """How many operations it has by itself."""
+        self.width = max(self.compared, self.writes, 1) if self.writes <= MANY else self._width_of_many()
+        """How much of what etcd allows it takes on the way to its operations."""
 
     def _add(self, keys: Keys, change: Change) -> None:
         entry, expected, version, value, compare_only, keep_until_us = change
@@ -95,17 +99,8 @@ class Item:
         self.operations.append(operation)
         self.size += len(operation)
 
-    @property
-    def writes(self) -> int:
-        """How many operations it has by itself."""
-        return len(self.operations) + len(self.kept) + bool(self.log)
-
-    def _width(self) -> int:
-        """How much of what etcd allows it takes on the way to its operations."""
-        count = self.writes
-        if count > MANY:
-            return max(self.compared, -(-count // CHUNK)) + CHUNK
-        return max(self.compared, count, 1)
+    def _width_of_many(self) -> int:
+        return max(self.compared, -(-self.writes // CHUNK)) + CHUNK
 
 
 class Bodies:
