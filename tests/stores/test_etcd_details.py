@@ -15,6 +15,7 @@ from fencegate.core.ports import Change, Changes, Conflict, Store, Unavailable
 from fencegate.testing.caller import Caller, engines
 from fencegate.testing.committing import by, gather_log, put, write
 from fencegate_lockservice.stores import open_store
+from fencegate_lockservice.stores.etcd.keys import KEPT_STEP_US
 from fencegate_lockservice.stores.etcd.store import EtcdStore
 from tests.real import etcd as real
 from tests.real.etcd import EtcdServer
@@ -130,6 +131,35 @@ async def test_of_a_group_in_which_some_met_a_change_the_others_land_and_only_th
     found = await store.load([change.key for change in first])
     landed = [first[number] if number in (3, 21) else change for number, change in enumerate(second)]
     assert {key: entry.version for key, entry in found.items()} == {change.key: change.version for change in landed}
+
+
+async def test_what_a_group_keeps_for_a_time_has_one_key_and_is_forgotten_unless_it_was_written_again(
+    store: Store, etcd: EtcdServer, root: str
+) -> None:
+    soon = -(-by(store, 1_500_000) // KEPT_STEP_US) * KEPT_STEP_US
+    kept = [put(f"kept/{number:03d}", keep_until_us=soon - number) for number in range(30)]
+    await asyncio.gather(*(write(store, change) for change in (*kept[:15], put("lasting"))))
+    await asyncio.gather(*(write(store, change) for change in kept[15:]))
+    assert len(etcd.keys(f"{root}/fencegate/until/")) == 2
+    await write(store, put(kept[3].key, kept[3].version))
+    await write(store, put(kept[20].key, kept[20].version, keep_until_us=by(store, 600_000_000)))
+    async with asyncio.timeout(60):
+        while len(left := await store.scan("kept/", "", 100)) > 2:
+            await asyncio.sleep(0.05)
+        assert [key for key, _ in left] == [kept[3].key, kept[20].key]
+        while len(etcd.keys(f"{root}/fencegate/until/")) > 1:
+            await asyncio.sleep(0.05)
+    assert {"lasting", kept[3].key, kept[20].key} == set(await store.load(["lasting", *(one.key for one in kept)]))
+
+
+async def test_what_is_kept_for_very_different_times_goes_at_its_own_time(store: Store) -> None:
+    soon, late = by(store, 1), by(store, 600_000_000)
+    changes = [put(f"kept/{number}", keep_until_us=late if number % 2 else soon) for number in range(10)]
+    await asyncio.gather(*(write(store, change) for change in changes))
+    async with asyncio.timeout(60):
+        while len(await store.scan("kept/", "", 100)) > 5:
+            await asyncio.sleep(0.05)
+    assert [key for key, _ in await store.scan("kept/", "", 100)] == [f"kept/{number}" for number in range(1, 10, 2)]
 
 
 # --- large commits ---------------------------------------------------------------------------------------------------

@@ -10,9 +10,11 @@ import pytest
 from fencegate.testing.change_log_suite import log_revision
 from fencegate.testing.committing import gather_log, put, write
 from fencegate_lockservice.stores import open_store
+from fencegate_lockservice.stores.etcd import inbox
 from fencegate_lockservice.stores.etcd import log as etcd_log
 from fencegate_lockservice.stores.etcd.client import Client
 from fencegate_lockservice.stores.etcd.grpc import Call
+from fencegate_lockservice.stores.etcd.inbox import Inbox
 from fencegate_lockservice.stores.etcd.store import EtcdStore
 
 if TYPE_CHECKING:
@@ -106,3 +108,44 @@ async def test_a_crowd_that_comes_back_at_once_shares_a_few_connections(
     pages = await asyncio.gather(*(store._log.read(start, 10) for _ in range(50)))
     assert {tuple(line.key for line in page or ()) for page in pages} == {("after",)}
     assert most <= 4
+
+
+async def test_what_others_wrote_is_told_at_once_together_with_what_we_wrote_before_it(
+    store: EtcdStore, etcd_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "PAUSE_S", 3600.0)
+    other = await open_store(etcd_url)
+    stream = store.changes(None)
+    await anext(stream)
+    for number in range(3):
+        await asyncio.gather(*(write(store, put(f"own-{number}-{part}")) for part in range(5)))
+    await write(other, put("other"))
+    told = await gather_log(stream, 16)
+    expected = [f"own-{number}-{part}" for number in range(3) for part in range(5)] + ["other"]
+    assert [line.key for line in told] == expected
+    await write(other, put("another"))
+    assert [line.key for line in await gather_log(stream, 1)] == ["another"]
+    await stream.aclose()
+    await other.close()
+
+
+async def test_what_can_wait_comes_at_once_after_a_silence_and_together_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with asyncio.timeout(30):
+        for pause_s in (3600.0, 0.01):
+            monkeypatch.setattr(inbox, "PAUSE_S", pause_s)
+            told = Inbox()
+            told.can_wait = lambda message: message.startswith(b"own")
+            told.put(b"own 1")
+            assert await told.take() == [b"own 1"]
+            taking = asyncio.create_task(told.take())
+            told.put(b"own 2")
+            told.put(b"own 3")
+            if pause_s > 1:
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert not taking.done()
+                told.put(b"other")
+            assert await taking == [b"own 2", b"own 3", *([b"other"] if pause_s > 1 else [])]
+            told.put(b"own 4")
+            told.put(None)
+            assert await told.take() == [b"own 4", None]

@@ -12,14 +12,15 @@ is still its own. Whoever finds the same gate closed for a second takes it away,
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from fencegate.clock import Clock
 from fencegate.core.ports import Ambiguous, Change, Conflict, Entry, TooLate, Unavailable
 from fencegate_lockservice.stores.etcd import proto
 from fencegate_lockservice.stores.etcd.client import RANGE, TXN, Client
 from fencegate_lockservice.stores.etcd.keys import Keys
-from fencegate_lockservice.stores.etcd.txn import MAX_OPERATIONS, MAX_REQUEST, MAX_WRITES, Item, all_or_none
+from fencegate_lockservice.stores.etcd.lines import Lines
+from fencegate_lockservice.stores.etcd.txn import MAX_OPERATIONS, MAX_REQUEST, MAX_WRITES, Bodies, Item
 from fencegate_lockservice.stores.grouping import Groups, Waiting
 from fencegate_lockservice.stores.landing import Fate
 
@@ -34,27 +35,46 @@ GATE_PAUSE_S = 0.005
 LOOK_AHEAD = 512
 
 Load = Callable[[Sequence[str]], Awaitable[Mapping[str, Entry]]]
+Kept = Callable[[int], None]
+"""Hears that something will be past its time then."""
 Group = list[Waiting[Item]]
+
+
+class Touched(NamedTuple):
+    """The entries that some commits are about, and those of them that they write."""
+
+    all: set[str]
+    written: set[str]
+
+    def leaves_alone(self, item: Item) -> bool:
+        """Whether none of the two writes what the other is about."""
+        return self.all.isdisjoint(item.written) and self.written.isdisjoint(item.versions)
+
+    def add(self, item: Item) -> None:
+        self.all.update(item.versions)
+        self.written.update(item.written)
 
 
 class Commits:
     """See the head of this file."""
 
-    def __init__(self, client: Client, keys: Keys, clock: Clock, load: Load) -> None:
+    def __init__(self, client: Client, keys: Keys, lines: Lines, clock: Clock, load: Load, kept: Kept) -> None:
         self._client = client
         self._keys = keys
+        self._bodies = Bodies(keys, lines)
         self._clock = clock
         self._load = load
+        self._kept = kept
         self._groups: Groups[Item] = Groups(self._send, at_once=AT_ONCE, enough=ENOUGH, choose=self._choose)
-        self._open = proto.absent(keys.gate)
         self._singly = 0
-        self._flying: set[Item] = set()
+        self._chosen = Touched(set(), set())
+        self._flying: list[Touched] = []
         self._gate_seen: tuple[bytes, int] = (b"", 0)
 
     def add(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int, future: Fate) -> None:
         try:
             item = Item(self._keys, changes, log, not_after_us)
-            if item.size > MAX_REQUEST or len(item.operations) > MAX_WRITES:
+            if item.size > MAX_REQUEST or item.writes > MAX_WRITES:
                 raise ValueError(f"it is larger than the 1.5 MiB, or the {MAX_WRITES} writes, that etcd takes at once")
         except ValueError as error:
             future.set_exception(Unavailable(f"the store can't take this: {error}"))
@@ -70,11 +90,11 @@ class Commits:
         """What goes out together, in the order in which it came as far as it is about the same keys; and what stays."""
         group: Group = []
         stays: Group = []
-        written: set[str] = set()
-        touched: set[str] = set()
-        for item in self._flying:
-            written.update(item.written)
-            touched.update(item.versions)
+        chosen = self._chosen = Touched(set(), set())
+        before = Touched(set(), set())  # what is under way, or stands before it here
+        for touched in self._flying:
+            before.all.update(touched.all)
+            before.written.update(touched.written)
         widest = size = 0
         for number, waiting in enumerate(gathered):
             item = waiting.item
@@ -83,26 +103,27 @@ class Commits:
                 break
             wider, larger = max(widest, item.width), size + item.size
             fits = not group or (len(group) + 1 + wider <= MAX_OPERATIONS and larger <= MAX_REQUEST)
-            if fits and touched.isdisjoint(item.written) and written.isdisjoint(item.versions):
+            if fits and before.leaves_alone(item):
                 group.append(waiting)
+                chosen.add(item)
                 widest, size = wider, larger
             else:
                 stays.append(waiting)
-            written.update(item.written)
-            touched.update(item.versions)
+            before.add(item)
         return group, stays
 
     def _send(self, group: Sequence[Waiting[Item]]) -> Coroutine[Any, Any, None]:
+        touched = self._chosen
         carried = self._begun(self._timely(group))
-        self._flying.update([waiting.item for waiting in group])
-        return self._landed(group, carried)
+        self._flying.append(touched)
+        return self._landed(touched, carried)
 
-    async def _landed(self, group: Sequence[Waiting[Item]], carried: Coroutine[Any, Any, None] | None) -> None:
+    async def _landed(self, touched: Touched, carried: Coroutine[Any, Any, None] | None) -> None:
         try:
             if carried is not None:
                 await carried
         finally:
-            self._flying.difference_update([waiting.item for waiting in group])
+            self._flying.remove(touched)
 
     def _timely(self, group: Sequence[Waiting[Item]]) -> Sequence[Waiting[Item]]:
         """The others were not written, whatever this replica's clock says, so it is no lie to say that."""
@@ -119,7 +140,7 @@ class Commits:
         if len(group) == 1 and group[0].item.width >= MAX_OPERATIONS:
             return self._through_the_gate(group[0])
         if len(group) > 1 and not self._singly:
-            body = all_or_none(self._open, [waiting.item for waiting in group], self._keys.slots[0])
+            body = self._bodies.all_or_none([waiting.item for waiting in group])
             if body is not None:
                 return self._all(group, self._client.write(TXN, body, proto.succeeded))
         self._singly = max(0, self._singly - 1)
@@ -128,15 +149,14 @@ class Commits:
     async def _all(self, group: Sequence[Waiting[Item]], written: Coroutine[Any, Any, bool]) -> None:
         if await written:
             for waiting in group:
-                waiting.done()
+                self._done(waiting)
             return
         self._singly = SINGLY
         if timely := self._timely(group):
             await self._each(timely)
 
     def _each(self, group: Sequence[Waiting[Item]]) -> Coroutine[Any, Any, None]:
-        nested = [waiting.item.nested(slot) for waiting, slot in zip(group, self._keys.slots, strict=False)]
-        body = proto.txn([self._open], nested)
+        body = self._bodies.each([waiting.item for waiting in group])
         return self._told_each(group, body, self._client.write(TXN, body, proto.verdicts))
 
     async def _told_each(
@@ -151,9 +171,14 @@ class Commits:
             raise Ambiguous("etcd answered in a way that can't be understood")
         for waiting, done in zip(group, landed, strict=True):
             if done:
-                waiting.done()
+                self._done(waiting)
             else:
                 waiting.failed(Conflict())
+
+    def _done(self, waiting: Waiting[Item]) -> None:
+        for until_us in waiting.item.kept:
+            self._kept(until_us)
+        waiting.done()
 
     # --- the gate ---
 
@@ -181,7 +206,7 @@ class Commits:
     async def _through_the_gate(self, waiting: Waiting[Item]) -> None:
         item = waiting.item
         gate, until_us = self._keys.gate, self._clock.monotonic_us() + GATE_WITHIN_US
-        writes = [proto.delete(gate), *item.writes(self._keys.slots[0])]
+        writes = [proto.delete(gate), *self._bodies.writes(item, self._keys.slots[0])]
         while self._clock.monotonic_us() < until_us:
             owner = self._clock.random_id().encode()
             closing = proto.txn([proto.absent(gate)], [proto.put(gate, owner)])
@@ -197,7 +222,7 @@ class Commits:
                         raise Conflict
                     body = proto.txn([proto.equals(gate, owner)], writes)
                     if await self._client.write(TXN, body, proto.succeeded):
-                        waiting.done()
+                        self._done(waiting)
                         return
             except BaseException:
                 await self._open_gate(owner)

@@ -9,6 +9,7 @@ import struct
 from typing import TYPE_CHECKING, Any, cast
 
 from fencegate_lockservice.stores.etcd import headers
+from fencegate_lockservice.stores.etcd.inbox import Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -53,7 +54,7 @@ class Call:
 
     def __init__(self, answer: "asyncio.Future[bytes]", window: int) -> None:
         self.answer = answer
-        self.told: asyncio.Queue[bytes | None] | None = None
+        self.told: Inbox | None = None
         self.trailers: dict[bytes, bytes] = {}
         self.received = bytearray()
         self.unsent: bytes | memoryview = b""
@@ -70,6 +71,8 @@ class Connection(asyncio.BufferedProtocol):
         self._room = memoryview(bytearray(_RECEIVED_AT_ONCE))  # of which asyncio's TLS takes slices, to write into
         self._begun = b""
         self._pongs: list[bytes] = []
+        self._flushing: asyncio.TimerHandle | None = None
+        self._writes = 0
         self._calls: dict[int, Call] = {}
         self._next_stream = 1
         self._window = self._first_window = 65_535
@@ -98,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
     def stream(self, head: bytes, message: bytes) -> Call:
         """A question whose answers go on; None in `told` means that they have ended, and `answer` then says why."""
         _, call = self._begin(head, message)
-        call.told = asyncio.Queue()
+        call.told = Inbox()
         call.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
         return call
 
@@ -156,17 +159,25 @@ class Connection(asyncio.BufferedProtocol):
     def _write(self, *frames: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             pongs, self._pongs = self._pongs, []
+            self._writes += 1
             self._transport.write(b"".join((*pongs, *frames)))
 
     def _pong(self, payload: bytes) -> None:
-        """Goes with what is written next, if that is soon: a server that measures the line pings with each answer."""
-        if not self._pongs:
-            asyncio.get_running_loop().call_later(_PONG_WITHIN_S, self._flush)
+        """Goes with what is written next, if that is soon: a server that measures the line pings with each answer, and
+        each write of its own would wake it up."""
         self._pongs.append(_frame(_PING, _ACK, 0, payload))
+        if self._flushing is None:
+            self._flush_later()
 
-    def _flush(self) -> None:
-        if self._pongs:
+    def _flush_later(self) -> None:
+        self._flushing = asyncio.get_running_loop().call_later(_PONG_WITHIN_S, self._flush, self._writes)
+
+    def _flush(self, writes: int) -> None:
+        self._flushing = None
+        if self._pongs and self._writes == writes:
             self._write()
+        elif self._pongs:  # they came after a write, and the next may be as near
+            self._flush_later()
 
     # --- what asyncio calls ---
 
@@ -249,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise ValueError("an answer is too large")
             if call.told is not None:
                 for message in _messages(call.received):
-                    call.told.put_nowait(message)
+                    call.told.put(message)
         if updates:
             self._write(*updates)
         if flags & _END_STREAM:
@@ -323,7 +334,7 @@ def _settle(call: Call, result: bytes | Exception) -> None:
             call.answer.set_exception(result)
             call.answer.exception()  # whoever asked may be gone
     if call.told is not None:
-        call.told.put_nowait(None)
+        call.told.put(None)
 
 
 def _messages(received: bytearray) -> "list[bytes]":

@@ -3,8 +3,8 @@
     /locks/{namespace}/{lock key}      a lock, where a person looks for it
     /fencegate/entries/{entry}         every other entry; and for a lock, nothing but its name: a scan goes by the order
                                        of names, and that of `/locks/t1/…` and `/locks/t12/…` is another one
-    /fencegate/until/{time}/{entry}    the version of an entry that is kept until then
-    /fencegate/log/{number}            the log lines of the commit that had this place in its group
+    /fencegate/until/{time}/{name}     entries that are kept until then, of a group of commits; and their versions
+    /fencegate/log/{number}            the log lines of a group, or of the commit that had this place in it
     /fencegate/gate                    there while a commit too large for one transaction is prepared
     /fencegate/layout                  which layout this is
 
@@ -15,23 +15,25 @@ character after the line feed. (To compare whole values would mean to send the o
 may have hundreds of kilobytes; a key of its own for the version would be one more write each time.)
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+
+import msgspec
 
 from fencegate.core.ports import Entry
 
-LAYOUT = "fencegate 1"
+LAYOUT = "fencegate 2"
 LOCKS = "lock/"
+KEPT_STEP_US = 100_000
+"""What is kept until about the same time has one key in common."""
 _END = b"\n"
-_AFTER_END = b"\x0b"
+
+_encode = msgspec.json.Encoder().encode
+_decode_kept = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
 
-class Place(NamedTuple):
-    """Where an entry is."""
-
-    key: bytes
-    name: bytes | None
-    """The key that stands for a lock in a scan; None for what is scanned itself."""
+Place = tuple[bytes, bytes | None]
+"""The key of an entry; and the one that stands for a lock in a scan, None for what is scanned itself."""
 
 
 class Keys:
@@ -50,13 +52,13 @@ class Keys:
     def place(self, entry: str) -> Place:
         if entry.startswith(LOCKS):
             return self._lock(entry)
-        return Place(self._entries + entry.encode(), None)
+        return self._entries + entry.encode(), None
 
     def _place_of_lock(self, entry: str) -> Place:
         name = self._entries + entry.encode()
         lock_key = entry[len(LOCKS) :]
         namespace = lock_key.partition(":")[0] if ":" in lock_key else ""
-        return Place(self._root + f"/locks/{namespace}/{lock_key}".encode(), name)
+        return self._root + f"/locks/{namespace}/{lock_key}".encode(), name
 
     def scanned(self, prefix: str, after: str) -> tuple[bytes, bytes]:
         """The range of etcd keys in which a scan looks."""
@@ -70,27 +72,32 @@ class Keys:
 
     # --- what is kept until a time ---
 
-    def until(self, keep_until_us: int, entry: str) -> bytes:
-        return self._until + b"%016x/" % max(0, keep_until_us) + entry.encode()
+    def kept(self, until_us: int, entries: Sequence[tuple[str, str]]) -> tuple[bytes, bytes]:
+        """A key and its value: these entries, of these versions, are kept until then. An entry and its version are
+        written once, so no other commit has a key of that name."""
+        entry, version = entries[0]
+        return self._until + b"%016x/" % until_us + f"{version}/{entry}".encode(), _encode(entries)
 
     def kept_range(self, after: bytes) -> tuple[bytes, bytes]:
         """All of these, from where one left off."""
         return max(self._until, after + b"\0"), _next(self._until)
 
-    def kept(self, key: bytes) -> tuple[int, str]:
-        """Until when, and which entry."""
-        rest = key[len(self._until) :]
-        return int(rest[:16], 16), rest[17:].decode()
+    def kept_until_us(self, key: bytes) -> int:
+        return int(key[len(self._until) :][:16], 16)
+
+
+def kept_time_us(keep_until_us: int) -> int:
+    """The time at which it is forgotten: a little later."""
+    return max(0, -(-keep_until_us // KEPT_STEP_US) * KEPT_STEP_US)
+
+
+def kept_entries(value: bytes) -> list[tuple[str, str]]:
+    """The entries of such a key, and their versions."""
+    return _decode_kept(value)
 
 
 def stored(version: str, value: bytes) -> bytes:
     return version.encode() + _END + value
-
-
-def bounds(version: str) -> tuple[bytes, bytes]:
-    """What the value of this version, and of no other, lies between."""
-    raw = version.encode()
-    return raw, raw + _AFTER_END
 
 
 def unpacked(value: bytes) -> Entry:

@@ -7,21 +7,22 @@ written since. What was compacted is gone.
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from operator import attrgetter
-
-import msgspec
 
 from fencegate.core.ports import LogEntry, Unavailable
 from fencegate_lockservice.stores.etcd import proto
 from fencegate_lockservice.stores.etcd.client import RANGE, WATCH, Client
 from fencegate_lockservice.stores.etcd.keys import Keys
+from fencegate_lockservice.stores.etcd.lines import Lines
 
 QUIET_S = 3.0
 """A watch that says nothing for so long is checked against a linearizable read: its member may be cut off."""
 WITHIN_S = 5.0
 KEEP_S = 1.0
+FRONT = 80
+"""Within so many bytes, and those of its key, an event names who wrote it."""
 PAGES_AT_ONCE = 4
 """Each page of the past may need a connection of its own, and all who watch may come back in the same moment."""
 
@@ -30,9 +31,6 @@ log = logging.getLogger("fencegate.store.etcd")
 
 class _Compacted(Exception):
     """What was asked for is gone."""
-
-
-_decode_lines = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
 
 class _Past:
@@ -63,9 +61,10 @@ class _Past:
 class Log:
     """Reads it, by way of any member."""
 
-    def __init__(self, client: Client, keys: Keys) -> None:
+    def __init__(self, client: Client, keys: Keys, lines: Lines) -> None:
         self._client = client
         self._keys = keys
+        self._lines = lines
         self._quiet = (0, 0)
         """A revision of the log, and a later one of etcd until which nothing was written to the log."""
         self._kept: _Past | None = None
@@ -168,22 +167,34 @@ class Log:
         message = proto.watch(self._keys.log, self._keys.log_end, start)
         async with self._client.stream(WATCH, message) as call:
             assert call.told is not None
+            call.told.can_wait = self._is_our_own
             while True:
                 try:
                     async with asyncio.timeout(QUIET_S):
-                        told = await call.told.get()
+                        told = await call.told.take()
                 except TimeoutError:
                     yield []
                     continue
-                if told is None:
-                    error = call.answer.exception() if call.answer.done() else None
-                    raise Unavailable(f"a watch of etcd has ended: {error or 'without a reason'}")
-                lines = list(_lines(told))
+                lines: list[LogEntry] = []
+                for one in told:
+                    lines += _lines(one) if one is not None else ()
                 if lines:
                     yield lines
+                if None in told:
+                    error = call.answer.exception() if call.answer.done() else None
+                    raise Unavailable(f"a watch of etcd has ended: {error or 'without a reason'}")
+
+    def _is_our_own(self, told: bytes) -> bool:
+        """Whether we wrote all that it tells of, so that nobody here waits for it."""
+        own, front = self._lines.own, len(self._keys.log) + FRONT
+        try:
+            events = [event for number, event in proto.fields(told) if number == proto.EVENT]
+        except proto.Malformed:
+            return False
+        return bool(events) and all(isinstance(event, bytes) and own in event[:front] for event in events)
 
 
-def _lines(told: bytes) -> Iterator[LogEntry]:
+def _lines(told: bytes) -> list[LogEntry]:
     """The lines of one message of a watch; those of all commits of a revision are numbered through."""
     try:
         watched = proto.watched(told)
@@ -193,15 +204,16 @@ def _lines(told: bytes) -> Iterator[LogEntry]:
         raise _Compacted
     if watched.canceled:
         raise Unavailable(f"a watch of etcd was ended: {watched.reason}")
+    lines: list[LogEntry] = []
     revision = number = 0
     for kv in watched.events:
         if kv.mod_revision != revision:
             revision, number = kv.mod_revision, 0
         try:
-            found = _decode_lines(kv.value)
-        except msgspec.DecodeError:
+            found = Lines.read(kv.value)
+        except ValueError:
             log.warning("somebody else has written to %r of etcd, which is the change log", kv.key)
             continue
-        for key, text in found:
-            yield LogEntry(revision, number, key, text.encode())
-            number += 1
+        lines += [LogEntry(revision, at, key, event) for at, (key, event) in enumerate(found, number)]
+        number += len(found)
+    return lines

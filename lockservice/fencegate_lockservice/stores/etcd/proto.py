@@ -52,33 +52,48 @@ def varint(number: int) -> bytes:
     return bytes(found)
 
 
-_SIZES = [varint(size) for size in range(2048)]
+class _Sizes(dict[int, bytes]):
+    """Lengths as varints: the short ones are at hand."""
+
+    def __missing__(self, size: int) -> bytes:
+        return varint(size)
+
+
+_SIZES = _Sizes((size, varint(size)) for size in range(4096))
 
 
 def chunk(tag: bytes, payload: bytes) -> bytes:
     """A field that is bytes, text or a message; `tag` is its number * 8 + 2."""
-    size = len(payload)
-    return tag + (_SIZES[size] if size < 2048 else varint(size)) + payload
+    return tag + _SIZES[len(payload)] + payload
 
 
-# Comparisons and operations are fields of a transaction already, where operations are those for its success.
+# Comparisons and operations are fields of a transaction already, where operations are those for its success. Those that
+# every commit has are each put together at once, from the inside out by their lengths: a commit is mostly these.
 
 
 def absent(key: bytes) -> bytes:
     """Compare: there is no such key (its version is 0)."""
-    return chunk(b"\x0a", b"\x10\x00" + chunk(b"\x1a", key) + b"\x20\x00")
+    named = _SIZES[len(key)]
+    return b"\x0a%b\x10\x00\x1a%b%b\x20\x00" % (_SIZES[len(named) + len(key) + 5], named, key)
 
 
 def equals(key: bytes, value: bytes) -> bytes:
     return chunk(b"\x0a", b"\x10\x03" + chunk(b"\x1a", key) + chunk(b"\x3a", value))
 
 
-def between(key: bytes, low: bytes, high: bytes) -> tuple[bytes, bytes]:
-    """Compare twice: the value lies above the one, and below the other."""
-    named = b"\x10\x03" + chunk(b"\x1a", key)
-    return (
-        chunk(b"\x0a", b"\x08\x01" + named + chunk(b"\x3a", low)),
-        chunk(b"\x0a", b"\x08\x02" + named + chunk(b"\x3a", high)),
+def starts_with_line(key: bytes, line: bytes) -> bytes:
+    """Compare twice: the value lies above this line, and below the line with the character after a line feed."""
+    size, named = len(line), b"\x10\x03\x1a%b%b\x3a" % (_SIZES[len(key)], key)
+    low, high = _SIZES[size], _SIZES[size + 1]
+    return b"\x0a%b\x08\x01%b%b%b\x0a%b\x08\x02%b%b%b\x0b" % (
+        _SIZES[2 + len(named) + len(low) + size],
+        named,
+        low,
+        line,
+        _SIZES[2 + len(named) + len(high) + size + 1],
+        named,
+        high,
+        line,
     )
 
 
@@ -87,7 +102,10 @@ def read(key: bytes) -> bytes:
 
 
 def put(key: bytes, value: bytes) -> bytes:
-    return _operation(b"\x12", chunk(b"\x0a", key) + chunk(b"\x12", value))
+    named, valued = _SIZES[len(key)], _SIZES[len(value)]
+    size = 2 + len(named) + len(key) + len(valued) + len(value)
+    sized = _SIZES[size]
+    return b"\x12%b\x12%b\x0a%b%b\x12%b%b" % (_SIZES[1 + len(sized) + size], sized, named, key, valued, value)
 
 
 def delete(key: bytes) -> bytes:
@@ -262,11 +280,14 @@ def _response(data: bytes) -> Range | Txn | None:
     return None
 
 
+EVENT = 11
+"""The field of a message of a watch that has one of its events."""
+
+
 def watched(data: bytes) -> Watched:
     found = parse(data)
-    events = [
-        key_value(_bytes(part)) for event in found.get(11, []) for number, part in fields(_bytes(event)) if number == 2
-    ]
+    parts = [part for event in found.get(EVENT, []) for number, part in fields(_bytes(event)) if number == 2]
+    events = [key_value(_bytes(part)) for part in parts]
     compacted, reason = found.get(5, [0])[0], found.get(6, [b""])[0]
     return Watched(events, bool(found.get(4)), int(compacted), _bytes(reason).decode(errors="replace"))
 

@@ -19,6 +19,7 @@ from fencegate_lockservice.stores.etcd.clock import ClockCheck
 from fencegate_lockservice.stores.etcd.commits import Commits
 from fencegate_lockservice.stores.etcd.inspect import inspect
 from fencegate_lockservice.stores.etcd.keys import LAYOUT, Keys, unpacked
+from fencegate_lockservice.stores.etcd.lines import Lines
 from fencegate_lockservice.stores.etcd.log import Log
 from fencegate_lockservice.stores.etcd.tending import Tending
 from fencegate_lockservice.stores.etcd.url import Settings, parse
@@ -44,11 +45,12 @@ class EtcdStore:
         self._settings = settings
         self._keys = Keys(settings.root)
         self._client = Client(settings, clock, self._keys.layout)
-        self._commits = Commits(self._client, self._keys, clock, self.load)
-        self._log = Log(self._client, self._keys)
-        self._following = Following(self._log.tail, self._log.newest, self._log.read)
         self._clock_check = ClockCheck(clock)
         self._tending = Tending(self._client, self._keys, clock, self._clock_check, compact=settings.compact)
+        lines = Lines(clock.random_id())
+        self._commits = Commits(self._client, self._keys, lines, clock, self.load, self._tending.kept_until)
+        self._log = Log(self._client, self._keys, lines)
+        self._following = Following(self._log.tail, self._log.newest, self._log.read)
 
     async def open(self) -> None:
         try:
@@ -83,7 +85,7 @@ class EtcdStore:
 
     async def _load(self, keys: Sequence[str]) -> dict[str, Entry]:
         try:
-            places = [self._keys.place(key).key for key in keys]
+            places = [self._keys.place(key)[0] for key in keys]
         except ValueError as error:
             raise Unavailable(f"the store can't take this: {error}") from None
         # A range each, side by side on one connection. Not one transaction that only reads: etcd 3.5.1 was seen to
@@ -106,14 +108,7 @@ class EtcdStore:
     def commit_then(
         self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int, landed: Landed
     ) -> None:
-        for change in changes:
-            if change.keep_until_us is not None and change.keep_until_us < self._tending.look_us:
-                landed = partial(self._kept, change.keep_until_us, landed)
         self._commits.add(changes, log, not_after_us, Landing(landed))
-
-    def _kept(self, keep_until_us: int, landed: Landed, error: BaseException | None) -> None:
-        self._tending.kept_until(keep_until_us)
-        landed(error)
 
     def changes(self, since: int | None) -> AsyncGenerator[Changes, None]:
         return self._following.changes(since)

@@ -1,6 +1,6 @@
 """What a replica does beside its commits: forget what is past its time, compact the history, compare the clocks.
 
-What is kept until a time has a key in the order of those times (see `keys`). It is removed in small steps, on
+What is kept until a time is named by keys in the order of those times (see `keys`). It is removed in small steps, on
 condition that the entry is still of that version, by whichever replica comes by: the clock that tells is the
 replica's, and who is late only forgets later.
 """
@@ -16,10 +16,10 @@ from fencegate.core.ports import Ambiguous, Unavailable
 from fencegate_lockservice.stores.etcd import proto
 from fencegate_lockservice.stores.etcd.client import COMPACT, RANGE, TXN, Client
 from fencegate_lockservice.stores.etcd.clock import ClockCheck
-from fencegate_lockservice.stores.etcd.keys import Keys
-from fencegate_lockservice.stores.etcd.txn import is_version
+from fencegate_lockservice.stores.etcd.keys import Keys, kept_entries
 
-PAGE = 60
+PAGE = 16
+AT_ONCE = 60
 LOOK_EVERY_US = 60_000_000
 PAUSE_S = 0.1
 KEEP_REVISIONS = 100_000
@@ -115,26 +115,27 @@ class Tending:
         removals: list[bytes] = []
         after = self._after
         for kv in found:
-            keep_until_us, entry = self._keys.kept(kv.key)
-            if keep_until_us > now_us:
-                self.kept_until(keep_until_us)
+            until_us = self._keys.kept_until_us(kv.key)
+            if until_us > now_us:
+                self.kept_until(until_us)
                 break
-            removals.append(self._removal(entry, kv))
+            removals += [self._removal(entry, version) for entry, version in kept_entries(kv.value)]
+            removals.append(proto.delete(kv.key))  # with the last of its entries, or later
             after = kv.key
         if not removals:
             return False
-        body = proto.txn([proto.absent(self._keys.gate)], removals)
-        if await self._client.write(TXN, body, proto.succeeded):
-            self._after = after
-        else:
-            await asyncio.sleep(PAUSE_S)  # somebody has closed the gate (see `commits`)
+        for start in range(0, len(removals), AT_ONCE):
+            body = proto.txn([proto.absent(self._keys.gate)], removals[start : start + AT_ONCE])
+            if not await self._client.write(TXN, body, proto.succeeded):
+                await asyncio.sleep(PAUSE_S)  # somebody has closed the gate (see `commits`)
+                return True
+        self._after = after
         return True
 
-    def _removal(self, entry: str, kv: proto.KeyValue) -> bytes:
-        place = self._keys.place(entry)
-        names = [proto.delete(place.name)] if place.name is not None else []
-        compares = is_version(place.key, kv.value.decode())
-        return proto.nested(compares, [proto.delete(place.key), *names, proto.delete(kv.key)], [proto.delete(kv.key)])
+    def _removal(self, entry: str, version: str) -> bytes:
+        key, name = self._keys.place(entry)
+        removed = [proto.delete(key)] if name is None else [proto.delete(key), proto.delete(name)]
+        return proto.nested([proto.starts_with_line(key, version.encode())], removed)
 
     # --- compacting ---
 
