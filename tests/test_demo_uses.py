@@ -155,8 +155,9 @@ def test_a_store_in_use_before_keeps_what_it_had(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc, which only Linux has")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_use_that_is_cut_short_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
-    """Workers are found by the nursery's address on their command line, which is in a folder of this test."""
-    command = [sys.executable, "-c", RUN, "demo", "inventory", "--json"]
+    """Workers are found by the nursery's address on their command line, which is in a folder of this test. As under
+    nohup: the signal by which a kernel ends what is stopped and has no parent any more is heard by nobody."""
+    command = ["nohup", sys.executable, "-c", RUN, "demo", "inventory", "--json"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) as running:
         try:

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 
+from fencegate.children import ends_with_us
 from fencegate_demo.trials.worker import play
 
 BACKLOG = 128
@@ -18,6 +19,7 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(sys.argv[1])
         listener.listen(BACKLOG)
+        end_with_us = ends_with_us()  # we may be killed, and then see to nothing
         print("ready", flush=True)
         while sys.stdin not in select.select([listener, sys.stdin], (), ())[0]:
             line, _ = listener.accept()
@@ -25,6 +27,7 @@ def main() -> None:
                 # Not waited for while we live: so the number of a dead worker is nobody else's, and a signal that
                 # comes late hits nobody.
                 if os.fork() == 0:
+                    end_with_us()
                     _be_born(line)
     # The demo is gone without a word; so is everybody here, those that are stopped as well.
     if os.getpgrp() == os.getpid():
