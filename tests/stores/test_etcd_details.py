@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from fencegate.core.ports import Change, Changes, Conflict, Store, Unavailable
 from fencegate.testing.caller import Caller, engines
 from fencegate.testing.committing import by, gather_log, put, write
 from fencegate_lockservice.stores import open_store
+from fencegate_lockservice.stores.etcd.client import Client
 from fencegate_lockservice.stores.etcd.keys import KEPT_STEP_US
 from fencegate_lockservice.stores.etcd.store import EtcdStore
 from tests.real import etcd as real
@@ -97,6 +99,41 @@ async def test_roots_of_one_etcd_are_kept_apart(etcd: EtcdServer) -> None:
     for store in stores:
         assert len(await store.scan("", "", 10)) == 1
         await store.close()
+
+
+@pytest.mark.parametrize(("early", "late"), [(b"/done/r", b"/locks/k"), (b"/locks/k", b"/done/r")])
+@pytest.mark.parametrize("begun", [True, False], ids=["from a record", "from nothing"])
+async def test_entries_that_are_loaded_together_are_of_one_moment(
+    store: Store, monkeypatch: pytest.MonkeyPatch, early: bytes, late: bytes, begun: bool
+) -> None:
+    """Each is read by a question of its own, and the member that is asked may fall silent between two of them. A hold
+    that was ended meanwhile would be found neither in the record nor among what is past."""
+    lock, done = "lock/k:1", "done/r"
+    first, past = put(lock), put(done)
+    if begun:
+        await write(store, first)
+    second = put(lock, first.version if begun else None)
+    answered, committed = asyncio.Event(), asyncio.Event()
+    read = Client.read
+
+    async def held_up(client: Client, path: str, message: bytes, *rest: Any) -> Any:
+        if late in message:
+            await committed.wait()
+        answer = await read(client, path, message, *rest)
+        if early in message:
+            answered.set()
+        return answer
+
+    monkeypatch.setattr(Client, "read", held_up)
+    async with asyncio.timeout(30):
+        loading = asyncio.ensure_future(store.load([lock, done]))
+        await answered.wait()
+        await write(store, second, past)
+        committed.set()
+        found = {key: entry.version for key, entry in (await loading).items()}
+        assert found in ({lock: first.version} if begun else {}, {lock: second.version, done: past.version})
+        now = {key: entry.version for key, entry in (await store.load([lock, done])).items()}
+    assert now == {lock: second.version, done: past.version}
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------

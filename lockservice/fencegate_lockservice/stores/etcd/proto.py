@@ -133,6 +133,11 @@ def range_of(first: bytes, end: bytes = b"", limit: int = 0) -> bytes:
     return found + (b"\x18" + varint(limit) if limit else b"")
 
 
+def at(revision: int) -> bytes:
+    """After a range: as it was at this revision."""
+    return b"\x20" + varint(revision)
+
+
 NEWEST_FIRST = b"\x28\x02\x30\x03\x40\x01"
 """After a range: only keys, in the order of their last change, the latest first."""
 

@@ -78,24 +78,37 @@ class EtcdStore:
         return await inspect(self._client, compacts=self._settings.compact, shows_clock=shows_clock)
 
     async def load(self, keys: Sequence[str]) -> Mapping[str, Entry]:
-        found: dict[str, Entry] = {}
-        for start in range(0, len(keys), LOAD_AT_ONCE):
-            found |= await self._load(keys[start : start + LOAD_AT_ONCE])
-        return found
-
-    async def _load(self, keys: Sequence[str]) -> dict[str, Entry]:
         try:
-            places = [self._keys.place(key)[0] for key in keys]
+            asked = [proto.range_of(self._keys.place(key)[0]) for key in keys]
         except ValueError as error:
             raise Unavailable(f"the store can't take this: {error}") from None
+        answers = await self._ask(asked)
+        if len(answers) > 1:
+            await self._make_one_moment(asked, answers)
+        return {key: unpacked(found.kvs[0].value) for key, found in zip(keys, answers, strict=True) if found.kvs}
+
+    async def _make_one_moment(self, asked: Sequence[bytes], answers: list[proto.Range]) -> None:
+        """Look again at what may have been otherwise at the earliest moment of these: a commit may lie between two."""
+        moment = min(found.revision for found in answers)
+        later = [
+            number
+            for number, found in enumerate(answers)
+            if found.revision > moment and not (found.kvs and found.kvs[0].mod_revision <= moment)
+        ]
+        for number, found in zip(later, await self._ask([asked[n] + proto.at(moment) for n in later]), strict=True):
+            answers[number] = found
+
+    async def _ask(self, asked: Sequence[bytes]) -> list[proto.Range]:
         # A range each, side by side on one connection. Not one transaction that only reads: etcd 3.5.1 was seen to
         # panic when the line is cut in the middle of one, and an etcd that is full refuses it.
-        ranges = [self._client.read(RANGE, proto.range_of(place), proto.range_answer) for place in places]
-        responses = [await ranges[0]] if len(ranges) == 1 else await asyncio.gather(*ranges)
-        found = {}
-        for key, response in zip(keys, responses, strict=True):
-            if response.kvs:
-                found[key] = unpacked(response.kvs[0].value)
+        if len(asked) == 1:
+            return [await self._client.read(RANGE, asked[0], proto.range_answer)]
+        found: list[proto.Range] = []
+        for start in range(0, len(asked), LOAD_AT_ONCE):
+            ranges = [
+                self._client.read(RANGE, message, proto.range_answer) for message in asked[start : start + LOAD_AT_ONCE]
+            ]
+            found += await asyncio.gather(*ranges)
         return found
 
     def commit(
