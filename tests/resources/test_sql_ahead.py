@@ -399,9 +399,9 @@ def test_a_signal_that_the_driver_does_not_know_leaves_nothing_unread(
     main = threading.get_ident()
     before = texts(warm)
     engine = engine_of(database, pool_size=1, max_overflow=0, pool_timeout=1, pool_reset_on_return=reset)
-    for number in range(WARM):
+    for _ in range(WARM):
         with Session(engine) as session, fenced(session, Lease(7)):
-            session.execute(select(number))
+            session.execute(select(1))
     usual = signal.signal(signal.SIGUSR1, raise_unexpected)
     try:
         with psycopg.connect(database.url) as raiser, ThreadPoolExecutor(1) as threads:
@@ -435,9 +435,9 @@ def test_an_interrupt_just_before_the_answer_is_waited_for_leaves_nothing_unread
 ) -> None:
     """Then nothing has begun that could clean up after itself. (For Ctrl-C SQLAlchemy throws the connection away.)"""
     engine = engine_of(database, pool_size=1, max_overflow=0, pool_timeout=1, pool_reset_on_return=None)
-    for number in range(WARM):
+    for _ in range(WARM):
         with Session(engine) as session, fenced(session, Lease(7)):
-            session.execute(select(number))
+            session.execute(select(1))
     wait = psycopg.Connection.wait
     interrupts: list[Unexpected] = []
 
