@@ -390,6 +390,73 @@ def test_a_signal_while_the_answer_is_waited_for_leaves_nothing_unread(database:
     backend(warm)
 
 
+@pytest.mark.parametrize("reset", ["rollback", None])
+def test_a_signal_that_the_driver_does_not_know_leaves_nothing_unread(
+    database: Database, warm: Engine, reset: Any
+) -> None:
+    """As a time limit of a task queue, which raises an error of its own: the driver cancels for Ctrl-C only. A pool
+    that does not roll back would hand the connection on as it is."""
+    main = threading.get_ident()
+    before = texts(warm)
+    engine = engine_of(database, pool_size=1, max_overflow=0, pool_timeout=1, pool_reset_on_return=reset)
+    for _ in range(WARM):
+        with Session(engine) as session, fenced(session, Lease(7)):
+            session.execute(select(1))
+    usual = signal.signal(signal.SIGUSR1, raise_unexpected)
+    try:
+        with psycopg.connect(database.url) as raiser, ThreadPoolExecutor(1) as threads:
+            raiser.execute("LOCK TABLE fencegate_fences IN EXCLUSIVE MODE")
+
+            def interrupt() -> None:
+                eventually_sync(lambda: somebody_waits(database))
+                signal.pthread_kill(main, signal.SIGUSR1)
+
+            interrupting = threads.submit(interrupt)
+            # Whoever keeps the error keeps the frames in which the driver waited.
+            with pytest.raises(Unexpected) as kept, Session(engine) as session, fenced(session, Lease(7)):
+                session.execute(insert(Note).values(text="interrupted"))
+            interrupting.result(30)
+            raiser.rollback()
+    finally:
+        signal.signal(signal.SIGUSR1, usual)
+    note(engine, 7, "on it goes")
+    backend(engine)
+    assert texts(warm) == [*before, "on it goes"]
+    assert kept.value.__traceback__ is not None
+    engine.dispose()
+
+
+def raise_unexpected(*_: object) -> None:
+    raise Unexpected
+
+
+def test_an_interrupt_just_before_the_answer_is_waited_for_leaves_nothing_unread(
+    database: Database, warm: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then nothing has begun that could clean up after itself. (For Ctrl-C SQLAlchemy throws the connection away.)"""
+    engine = engine_of(database, pool_size=1, max_overflow=0, pool_timeout=1, pool_reset_on_return=None)
+    for _ in range(WARM):
+        with Session(engine) as session, fenced(session, Lease(7)):
+            session.execute(select(1))
+    wait = psycopg.Connection.wait
+    interrupts: list[Unexpected] = []
+
+    def interrupted(self: Any, *given: Any, **named: Any) -> Any:
+        if self.pgconn.pipeline_status == pq.PipelineStatus.ON and not interrupts:
+            interrupts.append(Unexpected())
+            raise interrupts[0]
+        return wait(self, *given, **named)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(psycopg.Connection, "wait", interrupted)
+        with pytest.raises(Unexpected), Session(engine) as session, fenced(session, Lease(7)):
+            session.execute(insert(Note).values(text="interrupted"))
+    note(engine, 7, "on it goes")
+    backend(engine)
+    assert "interrupted" not in texts(warm)
+    engine.dispose()
+
+
 async def test_a_task_that_is_cancelled_while_the_answer_is_awaited_leaves_nothing_unread(
     database: Database, warm: Engine
 ) -> None:

@@ -90,10 +90,16 @@ class Straight:
 
     def read(self, driver: Any) -> Any:
         """To be awaited where the driver's `wait` is."""
-        if not self.is_read:
-            del vars(driver)["wait"]
-            self.is_read = True
-        return driver.wait(self._answer())
+        try:
+            if not self.is_read:
+                del vars(driver)["wait"]
+                self.is_read = True
+            return driver.wait(self._answer())
+        except BaseException:
+            # A signal may come before the answer is waited for, or raise what the driver does not know: then the steps
+            # stand where they are for as long as somebody keeps the error.
+            self._pgconn.finish()
+            raise
 
     def _read_first(self, driver: Any, *given: Any, **named: Any) -> Any:
         """In place of the driver's `wait`, for something that we were not told of: a cursor of the driver, a sequence,
