@@ -28,7 +28,7 @@ from fencegate.core.ports import Capabilities, Change, Changes, Interval, Store
 from fencegate.engine import Engine
 from fencegate.engine.observed import Observed
 from fencegate.testing.caller import QUICK, Caller
-from fencegate.testing.committing import OpenStore
+from fencegate.testing.committing import OpenStore, put, write
 from fencegate.testing.faulty_store import FaultyStore
 from fencegate.testing.store_suite import StoreSuite
 from fencegate_lockservice.route_change import _watched
@@ -132,6 +132,18 @@ async def test_a_first_try_need_not_begin_the_wait_when_the_lease_was_heard_of(s
         async with replica(store, "C") as late:
             with pytest.raises(LockHeld):
                 await late.acquire("k")  # it has never seen it before: it counts from here
+
+
+async def test_lines_about_what_is_neither_lock_nor_session_do_not_break_the_change_stream(
+    store: Clockless, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with replica(store, "A") as a, replica(store, "B") as b:
+        await a.acquire("k0")
+        await heard(store, b, "lock/k0")
+        await write(store, put("beside"))
+        await a.acquire("k1")
+        await heard(store, b, "lock/k1")
+    assert "can't be followed" not in caplog.text
 
 
 async def test_what_is_renewed_does_not_end_however_often_others_try(store: Clockless) -> None:

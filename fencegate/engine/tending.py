@@ -247,7 +247,7 @@ class Tending:
         """Count from now, where leases end by being watched."""
         if self.lanes.observed is not None:
             for line in lines:
-                if version := decode_line(line.event).version:
+                if line.key.startswith((LOCKS, SESSIONS)) and (version := decode_line(line.event).version):
                     self.lanes.observed.saw(line.key, version)
 
     def _is_foreign(self, entry: str, line: bytes) -> bool:
