@@ -32,22 +32,21 @@ log = logging.getLogger("fencegate.store.redis")
 pack = cast(Callable[[tuple[str | bytes | int, ...]], bytes], hiredis.pack_command)
 
 
-_TOO_MUCH = "too much waits for an answer of the store already"
-
-
 class Overloaded(Unavailable):
     """It was not sent, since too much is under way already: that says nothing of the server."""
 
 
 class Asked:
-    """A command, and where its answer is awaited. `hear` is given this and the answer (or an hiredis.ReplyError)."""
+    """A command in pieces, and where its answer is awaited. `hear` is given this and the answer (or an
+    hiredis.ReplyError)."""
 
-    __slots__ = ("future", "hear", "packed", "repeated", "sent_us", "writes")
+    __slots__ = ("future", "hear", "packed", "repeated", "sent_us", "size", "writes")
 
     def __init__(
-        self, packed: bytes, future: "asyncio.Future[Any]", hear: "Hear", sent_us: int, *, writes: bool
+        self, packed: list[bytes], future: "asyncio.Future[Any]", hear: "Hear", sent_us: int, *, writes: bool
     ) -> None:
         self.packed = packed
+        self.size = sum(map(len, packed))
         self.future = future
         self.hear = hear
         self.sent_us = sent_us
@@ -67,12 +66,13 @@ Hear = Callable[[Asked, Any], None]
 
 
 class Told(Asked):
-    """A command whose end is told by a call."""
+    """A command that writes, and whose end is told by a call. `size` is that of its values, about what it takes."""
 
     __slots__ = ("_landed",)
 
-    def __init__(self, packed: bytes, landed: Landed, hear: "Hear", sent_us: int) -> None:
+    def __init__(self, packed: list[bytes], size: int, landed: Landed, hear: "Hear", sent_us: int) -> None:
         self.packed = packed
+        self.size = size
         self._landed: Landed | None = landed
         self.hear = hear
         self.sent_us = sent_us
@@ -110,6 +110,8 @@ class Line(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._sent: deque[Asked] = deque()
         self._gathered: list[Asked] = []
+        self._pieces: list[bytes] = []
+        """What is gathered, as it is sent."""
         self._bytes = 0
         self._flushing = False
         self._full = False
@@ -124,27 +126,31 @@ class Line(asyncio.BufferedProtocol):
 
     def ask(self, packed: bytes, future: "asyncio.Future[Any]", hear: Hear, *, writes: bool = False) -> None:
         """Send a packed command. When the connection breaks before the answer, one that `writes` is Ambiguous."""
-        asked = Asked(packed, future, hear, self._clock.monotonic_us(), writes=writes)
-        if self.why:
-            asked.failed(Unavailable(self.why))
-        elif self._is_overloaded():
-            asked.failed(Overloaded(_TOO_MUCH))
+        asked = Asked([packed], future, hear, self._clock.monotonic_us(), writes=writes)
+        error = self._refusal()
+        if error is not None:
+            asked.failed(error)
         else:
             self._send(asked)
 
-    def tell(self, packed: bytes, landed: Landed, hear: Hear) -> None:
+    def tell(self, packed: list[bytes], size: int, landed: Landed, hear: Hear) -> None:
         """The same for one that writes and whose end is told by a call, which comes after this has returned."""
-        if self.why or self._is_overloaded():
-            error = Overloaded(_TOO_MUCH) if not self.why else Unavailable(self.why)
+        error = self._refusal()
+        if error is not None:
             self._loop.call_soon(landed, error)
             return
         gathered = self._gathered
         # Those that go together left, as far as anybody counts from there, when the first of them was gathered.
         sent_us = gathered[0].sent_us if gathered else self._clock.monotonic_us()
-        self._send(Told(packed, landed, hear, sent_us))
+        self._send(Told(packed, size, landed, hear, sent_us))
 
-    def _is_overloaded(self) -> bool:
-        return self._bytes > MAX_BYTES or len(self._sent) + len(self._gathered) > MAX_UNDER_WAY
+    def _refusal(self) -> Unavailable | None:
+        """Why nothing can be sent now; None when it can."""
+        if self.why:
+            return Unavailable(self.why)
+        if self._bytes > MAX_BYTES or len(self._sent) + len(self._gathered) > MAX_UNDER_WAY:
+            return Overloaded("too much waits for an answer of the store already")
+        return None
 
     def again(self, asked: Asked) -> None:
         """Send it a second time: the server said that it has not run it."""
@@ -155,14 +161,16 @@ class Line(asyncio.BufferedProtocol):
             self._send(asked)
 
     def _send(self, asked: Asked) -> None:
-        self._bytes += len(asked.packed)
-        if not self._sent and not self._gathered and not self._full:  # nobody to go with: the turn need not end
+        self._bytes += asked.size
+        gathered = self._gathered
+        if not gathered and not self._sent and not self._full:  # nobody to go with: the turn need not end
             self._sent.append(asked)
             assert self._transport is not None
-            self._transport.write(asked.packed)
+            self._transport.write(b"".join(asked.packed))
             return
-        self._gathered.append(asked)
-        if len(self._gathered) >= GO_TOGETHER:
+        gathered.append(asked)
+        self._pieces += asked.packed
+        if len(gathered) >= GO_TOGETHER:
             self._flush()
         elif not self._flushing:
             self._flushing = True
@@ -178,10 +186,11 @@ class Line(asyncio.BufferedProtocol):
         self._flushing = False
         if self._full or self.why or not self._gathered:
             return
-        gathered, self._gathered = self._gathered, []
-        self._sent.extend(gathered)
+        self._sent.extend(self._gathered)
+        packed = b"".join(self._pieces)
+        self._gathered, self._pieces = [], []
         assert self._transport is not None
-        self._transport.write(b"".join([asked.packed for asked in gathered]))
+        self._transport.write(packed)
 
     # --- from the server ---
 
@@ -199,7 +208,7 @@ class Line(asyncio.BufferedProtocol):
             self._feed(self._buffer, 0, nbytes)
             while not self.why and (answer := reader.gets()) is not False:
                 asked = sent.popleft()
-                self._bytes -= len(asked.packed)
+                self._bytes -= asked.size
                 asked.hear(asked, answer)
         except Exception as error:  # after this no answer can be told from another
             log.exception("an answer of Redis can't be understood")
@@ -238,7 +247,8 @@ class Line(asyncio.BufferedProtocol):
             self._looking.cancel()
         if self._transport is not None:
             self._transport.abort()
-        sent, gathered, self._gathered = list(self._sent), self._gathered, []
+        sent, gathered = list(self._sent), self._gathered
+        self._gathered, self._pieces = [], []
         self._sent.clear()
         for asked in sent:
             asked.failed(Ambiguous(why) if asked.writes else Unavailable(why))

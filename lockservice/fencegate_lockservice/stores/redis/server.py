@@ -50,7 +50,8 @@ class Server:
         self._clock = clock
         self._down = asyncio.Event()
         self._server_id = ""
-        self._listens_at_us = 0
+        self.listens_at_us = 0
+        """Answers to what was sent before this are not asked for the time."""
         self._keeping: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -94,8 +95,8 @@ class Server:
 
     def heard(self, asked: Asked, at_us: int) -> None:
         """An answer told the time. Hundreds of them in a millisecond would tell no more than one does."""
-        if asked.sent_us >= self._listens_at_us:
-            self._listens_at_us = asked.sent_us + LISTEN_EVERY_US
+        if asked.sent_us >= self.listens_at_us:
+            self.listens_at_us = asked.sent_us + LISTEN_EVERY_US
             self.time.heard(asked.sent_us, at_us)
 
     async def run(self, script: Script, *arguments: str | bytes | int) -> Any:
@@ -158,7 +159,7 @@ class Server:
             await self._check_names(line)
             await asyncio.gather(*(line.call("SCRIPT", "LOAD", script.text) for script in self.scripts.all))
             self.time.forget()
-            self._listens_at_us = 0
+            self.listens_at_us = 0
             self.line = line  # `enter` goes this way
             await self.enter()
         except BaseException as error:

@@ -6,7 +6,7 @@ connection; a second one waits for the change log.
 """
 
 from asyncio import Future, get_running_loop
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,12 +48,8 @@ UNLISTED = DONE
 """What became of a request is asked for by its name: no scan has to find it, and most of what is kept is that."""
 
 
-BULK = b"$%d\r\n%b\r\n"
-THREE, FOUR, FIVE = BULK * 3, BULK * 4, BULK * 5
-"""Arguments of a command as they are sent: the size of each, and itself. (To fill in a form of so many takes a fifth
-less time than to have hiredis pack them, and commits are most of what is sent.)"""
 COMMON = 6
-"""So many come before the changes of a commit."""
+"""So many arguments come before the changes of a commit."""
 
 
 class RedisStore:
@@ -65,9 +61,10 @@ class RedisStore:
     def __init__(self, address: Address, clock: Clock = SYSTEM) -> None:
         self._address = address
         self._server = Server(address, clock)
+        self.now: Callable[[], Interval] = self._server.time.now
         writer = clock.random_id(4)
         same = ("EVALSHA", self._server.scripts.commit.sha, "0", writer)
-        self._head = b"*%d\r\n" + b"".join(BULK % (len(part), part.encode()) for part in same) + BULK + BULK
+        self._same = "".join(f"${len(part)}\r\n{part}\r\n" for part in same)
         self._tail = Tail(self._server, writer)
         self._following = Following(self._tail.follow, self._newest, self._read_log)
 
@@ -84,9 +81,6 @@ class RedisStore:
         await self._following.close()
         await self._tail.close()
         await self._server.close()
-
-    def now(self) -> Interval:
-        return self._server.time.now()
 
     # --- entries ---
 
@@ -119,50 +113,62 @@ class RedisStore:
             if line is None:
                 raise Unavailable(self._server.why)
             packed = self._packed(changes, log, not_after_us)
+            size = sum([len(change.value) for change in changes if change.value is not None])
         except Unavailable as error:
             get_running_loop().call_soon(landed, error)
         except ValueError as error:
             get_running_loop().call_soon(landed, Unavailable(f"the store can't take this: {error}"))
         else:
-            line.tell(packed, landed, self._hear_commit)
+            line.tell(packed, size, landed, self._hear_commit)
 
-    def _packed(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> bytes:
-        """A commit as a command: see commit.lua."""
-        packed, count = [b""], COMMON
+    def _packed(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> list[bytes]:
+        """A commit as a command (see commit.lua), in pieces: values are copied once, when they are sent."""
+        lines = redis_log.encode(log)
+        packed, count = [b"", lines], COMMON
         for key, expected, version, value, compare_only, keep_until_us in changes:
-            name, compared = key.encode(), b"%b\n" % expected.encode() if expected else b""
+            size = len(key) if key.isascii() else len(key.encode())
+            compared = f"${len(expected) + 1}\r\n{expected}\n\r\n" if expected else "$0\r\n\r\n"
             if compare_only or value is None:
-                packed.append(THREE % (len(name), name, len(compared), compared, 1, b"=" if compare_only else b"-"))
+                how = "=" if compare_only else "-"
+                packed += (f"\r\n${size}\r\n{key}\r\n{compared}$1\r\n{how}".encode(), b"")
                 count += 3
                 continue
-            written = b"%b\n%b" % (version.encode(), value)
-            how = b"+" if keep_until_us is None else b"%d" % -(-keep_until_us // 1000)
-            if keep_until_us is None or not key.startswith(UNLISTED):
-                fields = (len(name), name, len(compared), compared, len(how), how, len(written), written)
-                packed.append(FOUR % fields)
+            begins = f"${len(version) + 1 + len(value)}\r\n{version}\n"
+            if keep_until_us is None:
+                packed += (f"\r\n${size}\r\n{key}\r\n{compared}$1\r\n+\r\n{begins}".encode(), value)
                 count += 4
-            else:
-                kept = (len(name), name, len(compared), compared, 1, b"~", len(written), written, len(how), how)
-                packed.append(FIVE % kept)
+                continue
+            until = f"{-(-keep_until_us // 1000)}"
+            kept = f"${len(until)}\r\n{until}"
+            if key.startswith(UNLISTED):
+                how = f"\r\n${size}\r\n{key}\r\n{compared}$1\r\n~\r\n{begins}"
+                packed += (how.encode(), value, f"\r\n{kept}".encode())
                 count += 5
-        not_after, lines = b"%d" % not_after_us, redis_log.encode(log)
-        packed[0] = self._head % (count, len(not_after), not_after, len(lines), lines)
-        return b"".join(packed)
+            else:
+                packed += (f"\r\n${size}\r\n{key}\r\n{compared}{kept}\r\n{begins}".encode(), value)
+                count += 4
+        not_after = f"{not_after_us}"
+        head = f"*{count}\r\n{self._same}${len(not_after)}\r\n{not_after}\r\n${len(lines)}\r\n"
+        packed[0] = head.encode()
+        packed.append(b"\r\n")
+        return packed
 
     def _hear_commit(self, asked: Asked, answer: Any) -> None:
+        server = self._server
         if type(answer) is int:
-            self._server.heard(asked, abs(answer))
+            if asked.sent_us >= server.listens_at_us:
+                server.heard(asked, abs(answer))
             if answer > 0:
                 asked.done()
             else:
                 asked.failed(Conflict())
         elif isinstance(answer, hiredis.ReplyError):
-            self._server.refused(asked, answer)
+            server.refused(asked, answer)
         elif answer[0] == b"late":
-            self._server.heard(asked, answer[1])
+            server.heard(asked, answer[1])
             asked.failed(TooLate())
         else:  # everything is gone, also what the comparisons rest on
-            self._server.begin_anew()
+            server.begin_anew()
             asked.failed(Conflict())
 
     # --- the change log ---
