@@ -101,11 +101,13 @@ def fold_alone(entry: str, command: Command, now: Interval, limits: Limits, gues
                 _ = view[each]
             step = transition(view, command, now, limits)
     assert type(step) is Step
-    for name in step.writes:
-        if name not in shown:
-            shown[name] = guess(name)
+    writes = step.writes
+    if len(writes) > 1 or entry not in writes:
+        for name in writes:
+            if name not in shown:
+                shown[name] = guess(name)
     return Fold(
-        shown, [step.outcome], {}, step.writes, step.events, step.not_after_us, list(step.next),
+        shown, [step.outcome], {}, writes, step.events, step.not_after_us, [*step.next],
         step.shaken or seen.version is None,
     )  # fmt: skip
 

@@ -42,13 +42,14 @@ class Knowledge:
 
     def learn(self, seen: Mapping[str, Known]) -> None:
         """What is remembered of settled requests is never asked for twice, and what is absent is guessed anyway."""
+        entries = self._entries
         for entry, known in seen.items():
             if known.record is None or type(known.record) is Done:
-                self._entries.pop(entry, None)
+                entries.pop(entry, None)
             else:
-                self._entries[entry] = known
-        if len(self._entries) > MAX_KNOWN:  # those known for longest; many at once, for one by one is quadratic
-            self.forget(list(islice(self._entries, MAX_KNOWN // 4)))
+                entries[entry] = known
+        if len(entries) > MAX_KNOWN:  # those known for longest; many at once, for one by one is quadratic
+            self.forget(list(islice(entries, MAX_KNOWN // 4)))
 
     def forget(self, entries: Iterable[str]) -> None:
         for entry in entries:

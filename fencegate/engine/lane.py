@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from fencegate.core.commands import (
     Acquire,
     AcquireAll,
@@ -67,26 +69,23 @@ def is_final(error: FencegateError) -> bool:
 NOBODY: frozenset[str] = frozenset()
 
 
-class Lane:
+class Lane(msgspec.Struct, eq=False):
     """See the head of this file. One commit is in flight at a time; what comes meanwhile is folded into the next."""
 
-    __slots__ = ("alone", "asked", "busy", "coming", "entry", "gate_is_next", "gates", "stirred", "waiting")
-
-    def __init__(self, entry: str) -> None:
-        self.entry = entry
-        self.asked: list[Asked] = []
-        self.busy = False
-        self.waiting: dict[str, dict[str, Poll]] = {}
-        """The polls that wait here, by request and attempt."""
-        self.gates: list[Convoy] = []
-        """Commands about several entries that need this one next."""
-        self.gate_is_next = False
-        self.alone = 0
-        """How many of those that were asked go one by one, each in a commit of its own."""
-        self.coming: frozenset[str] = NOBODY
-        """The requests that will stand here if the commands at work queue them."""
-        self.stirred = False
-        """Whether others changed this while a command was at work that may leave somebody standing here."""
+    entry: str
+    asked: list[Asked] = []
+    busy: bool = False
+    waiting: dict[str, dict[str, Poll]] = {}
+    """The polls that wait here, by request and attempt."""
+    gates: "list[Convoy]" = []
+    """Commands about several entries that need this one next."""
+    gate_is_next: bool = False
+    alone: int = 0
+    """How many of those that were asked go one by one, each in a commit of its own."""
+    coming: frozenset[str] = NOBODY
+    """The requests that will stand here if the commands at work queue them."""
+    stirred: bool = False
+    """Whether others changed this while a command was at work that may leave somebody standing here."""
 
     def serves(self, request: str) -> bool:
         """Whether somebody waits here for this, or will when what is at work is committed."""

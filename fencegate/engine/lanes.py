@@ -71,6 +71,8 @@ class Lanes:
         self.known = Knowledge()
         self.records = Records(store, clock)
         self.observed = self.records.observed
+        self._is_watched = self.observed is not None
+        self._random_id = clock.random_id
         self._slow: set[asyncio.Task[None]] = set()
         self._now: Callable[[], Interval] = self.records.now if self.observed is not None else cast(Any, store.now)
         """The time, without a word of why it can't be told: whoever gives up finds that."""
@@ -118,10 +120,11 @@ class Lanes:
     def ask(self, command: Command, *, stands: bool = False) -> Awaited:
         """Have a command carried out; a refusal is an outcome too. Whoever `stands` has a poll at the lane from the
         moment that it is queued, so that no wake-up is missed."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
         # Who is alone goes on at once. Of many all are answered before all go on: what is alike is quicker in a row.
-        future: Awaited = self._loop.create_future() if self._busy else Answer(self._loop)
+        future: Awaited = asyncio.Future(loop=loop) if self._busy else Answer(loop)
         kind = type(command)
         if kind is Acquire or kind is Release:
             entry = LOCKS + command.lock_key  # type: ignore[union-attr]
@@ -195,8 +198,9 @@ class Lanes:
                 return
             trying = self._attempt(lot, asked, result, now)
             landed = partial(self._landed, lot, asked, trying)
-            if self._commit_then is not None:
-                self._commit_then(trying.changes, trying.log, trying.not_after_us, landed)
+            commit_then = self._commit_then
+            if commit_then is not None:
+                commit_then(trying.changes, trying.log, trying.not_after_us, landed)
                 return
             landing = asyncio.ensure_future(self._store.commit(trying.changes, trying.log, trying.not_after_us))
         except Exception as error:  # whatever it is, those who ask must hear of it, and the next ones be served
@@ -310,8 +314,7 @@ class Lanes:
         await resolve(trying, self._store, self.records, self._clock)
 
     def _attempt(self, lot: Lot, asked: list[Asked], result: Fold, now: Interval) -> Attempt:
-        watched = self.observed is not None
-        trying = attempt(lot, result, now, self._clock.random_id(8), self._replica, watched)
+        trying = attempt(lot, result, now, self._random_id(8), self._replica, self._is_watched)
         most = self._max_value
         # Only who comes anew is refused: whatever lets others go on must find its way into the record.
         if most and trying.largest > most and any(isinstance(one[0], Acquire | AcquireAll) for one in asked):
@@ -324,14 +327,21 @@ class Lanes:
         self, lot: Lot, asked: list[Asked], result: Fold, learnt: dict[str, Known], landed: Attempt | None = None
     ) -> None:
         self.known.learn(learnt)
-        if self.observed is not None and landed is not None:
+        if landed is not None and self.observed is not None:
             for entry, written in landed.after.items():
                 self.observed.wrote(entry, landed.commit_id, written.record, landed.written_us)
         # Those who waited hear of it first: whoever let go often asks for something else at once, and they would wait
         # for that too. Who is queued and served by this very commit has a poll only when that was answered.
+        lane = lot[0]
         if result.heard:
             _tell(lot, result.heard)
-        self._answer(lot, asked, result.outcomes)
+        if len(asked) > 1 or lane.waiting or type(result.outcomes[0]) is Queued:
+            self._answer(lane, asked, result.outcomes)
+        else:  # most of them
+            lane.coming = NOBODY
+            future = asked[0][1]
+            if not future.done():
+                future.set_result(self.in_time(result.outcomes[0]))
         if result.heard:
             _tell(lot, result.heard)
         for lane in lot:
@@ -348,21 +358,14 @@ class Lanes:
             log.error("the lock %r can't be handled", lot[0].entry, exc_info=error)
             error = OutcomeUnknown("the lock can't be handled; repeat with the same requestId to find out")
         self.known.forget(lane.entry for lane in lot)
-        self._answer(lot, asked, [Refused(error)] * len(asked))
+        self._answer(lot[0], asked, [Refused(error)] * len(asked))
         try:
             for lane in lot:
                 self._noticed(lane, None)
         except Exception:  # there is nobody left to tell, and the next ones must be served
             log.exception("the lock %r can't be watched", lot[0].entry)
 
-    def _answer(self, lot: Lot, asked: Iterable[Asked], outcomes: Sequence[Outcome]) -> None:
-        lane = lot[0]
-        if len(outcomes) == 1 and not lane.waiting and type(outcomes[0]) is not Queued:  # most of them
-            ((_, future, _),) = asked
-            lane.coming = NOBODY
-            if not future.done():
-                future.set_result(self.in_time(outcomes[0]))
-            return
+    def _answer(self, lane: Lane, asked: Iterable[Asked], outcomes: Sequence[Outcome]) -> None:
         lane.coming = NOBODY
         for (command, future, stands), outcome in zip(asked, outcomes, strict=True):
             if stands and type(outcome) is Queued and not future.done():
@@ -378,10 +381,12 @@ class Lanes:
 
     def in_time(self, outcome: Outcome) -> Outcome:
         """Nobody is told that they hold a lease that ran out while it was being committed."""
-        kind = type(outcome)
-        if kind is Released:
+        if type(outcome) is Granted:
+            end_us: int | None = outcome.hold.expires_us
+        elif type(outcome) is Released:
             return outcome
-        end_us = outcome.hold.expires_us if kind is Granted else _ends_us(outcome)  # type: ignore[union-attr]
+        else:
+            end_us = _ends_us(outcome)
         if end_us is not None:
             try:
                 now = self._now() or self.records.now()

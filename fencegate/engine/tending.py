@@ -143,24 +143,28 @@ class Tending:
             if lane.waiting:  # what was lost may have concerned them
                 self._look_again(lane.entry)
             return
-        record = result.record(lane.entry)
-        self._set_alarm(lane.entry, record)
+        entry = lane.entry
+        writes = result.writes
+        record = writes[entry] if entry in writes else result.seen[entry].record
+        self._set_alarm(entry, record)
         if result.next:
             for command in result.next:
                 self.spawn(self.quietly(command))
             result.next.clear()
-        if len(result.seen) > 1 or len(result.writes) > 1:
+        if len(result.seen) > 1:
             self._noticed_beside(lane, result)
-        if type(record) is not LockRecord and lane.entry.startswith(SESSIONS):
+        if type(record) is not LockRecord and entry.startswith(SESSIONS):
             if not isinstance(record, Session) or record.ended is not None:  # whoever ended it may not have gone on
-                self.free(lane.entry.removeprefix(SESSIONS))
+                self.free(entry.removeprefix(SESSIONS))
             return
-        if self.wakes.anybody and lane.entry in result.writes:
-            self._changed(lane.entry.removeprefix(LOCKS))
-        if lane.stirred and lane.waiting:
+        if self.wakes.anybody and entry in writes:
+            self._changed(entry.removeprefix(LOCKS))
+        if not lane.waiting:
+            return
+        if lane.stirred:
             lane.stirred = False
-            self._wake([lane.entry.removeprefix(LOCKS)])
-        if lane.waiting and result.shaken:
+            self._wake([entry.removeprefix(LOCKS)])
+        if result.shaken:
             self._ask_again(lane, record if isinstance(record, LockRecord) else LockRecord())
 
     def _noticed_beside(self, lane: Lane, result: Fold) -> None:

@@ -111,7 +111,8 @@ def transition(
             return _OTHERS[type(command)](turn, command)
         lock = LockTurn(turn, command.lock_key)  # type: ignore[union-attr]
         outcome = rule(lock, command)
-        lock.hand_over()
+        if lock.record.queue:
+            lock.hand_over()
         return turn.step(outcome, lock)
     except Missing as missing:
         return Need(missing.entries)

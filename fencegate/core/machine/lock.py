@@ -16,6 +16,7 @@ from fencegate.core.machine.judging import (
 )
 from fencegate.core.machine.turn import Turn
 from fencegate.core.model import (
+    LOCKS,
     Claimant,
     Done,
     Ending,
@@ -37,6 +38,8 @@ from fencegate.core.model import (
 
 _FRESH = LockRecord()
 
+_new = tuple.__new__  # as `Event(…)`, but for a call of Python
+
 
 class LockTurn:
     """See the head of this file. It begins with the passing of time; `write` puts what came of it into the turn."""
@@ -44,8 +47,8 @@ class LockTurn:
     __slots__ = ("_before", "_entry", "_hands_over", "limits", "lock_key", "now", "record", "turn")
 
     def __init__(self, turn: Turn, lock_key: str) -> None:
-        self._entry = lock_entry(lock_key)
-        found = turn.read(self._entry)
+        self._entry = entry = LOCKS + lock_key
+        found = turn.read(entry)
         self.turn = turn
         self.lock_key = lock_key
         self.record = self._before = found if type(found) is LockRecord else _FRESH
@@ -138,12 +141,13 @@ class LockTurn:
         record = self.record
         if record.offer is not None and record.offer.waiter.who.request == who.request:
             return True
-        priority = who.terms.priority
-        for waiter in record.queue:
-            if waiter.who.request == who.request:
-                return True
-            if is_there(waiter) and waiter.who.terms.priority >= priority:
-                return False
+        if record.queue:
+            priority = who.terms.priority
+            for waiter in record.queue:
+                if waiter.who.request == who.request:
+                    return True
+                if is_there(waiter) and waiter.who.terms.priority >= priority:
+                    return False
         return True
 
     @property
@@ -315,9 +319,8 @@ class LockTurn:
         now_us = self.now.earliest
         if not at_us or at_us > now_us:
             at_us = now_us
-        self.turn.events.append(
-            Event(kind, self.lock_key, who.owner_id, hold.token, at_us, reason, shared, hold.slot, hold.granted_us)
-        )
+        told = kind, self.lock_key, who.owner_id, hold.token, at_us, reason, shared, hold.slot, hold.granted_us
+        self.turn.events.append(_new(Event, told))
 
     # --- places ---
 

@@ -65,13 +65,14 @@ def hold_for(record: LockRecord, request: str) -> Hold | None:
 
 
 def acquire(lock: LockTurn, command: Acquire) -> Outcome:
-    repeat = repeated(lock, command)
-    if repeat is not None:
-        return repeat
+    record = lock.record
+    if record.holds or record.queue or record.offer is not None or not command.fresh:  # else it can't have been here
+        repeat = repeated(lock, command)
+        if repeat is not None:
+            return repeat
     who = under_session(lock, command.who)
     if isinstance(who, Refused):
         return who
-    record = lock.record
     if command.reentrant:
         own = [hold for hold in record.holds if _same_terms(hold.who, who) and not hold.pending]
         if own:

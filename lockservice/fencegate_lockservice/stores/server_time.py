@@ -29,50 +29,53 @@ class ServerTime:
         self._server = server
         self._low_us = 0
         self._high_us = 0
-        self._known_us: int | None = None
-        self._compared_us = 0
-        """When the two clocks were last found to agree."""
+        self._known_us = 0
+        """When it was last heard; 0: never."""
+        self._sure_until_us = 0
+        """Until when it need not be looked at again whether the two clocks agree."""
 
     def heard(self, sent_us: int, at_us: int) -> None:
         """The server said that it is `at_us`, in an answer to what was sent at `sent_us` of our monotonic clock."""
         heard_us = self._monotonic_us()
         low_us, high_us = at_us - heard_us, at_us - sent_us
-        if self._known_us is not None:
+        if self._known_us:
             worn_us = self._worn_us(heard_us)
             narrowed = max(low_us, self._low_us - worn_us), min(high_us, self._high_us + worn_us)
             if narrowed[0] <= narrowed[1]:
                 low_us, high_us = narrowed
             else:  # it was set: whether it agrees with ours has to be seen anew
-                self._compared_us = 0
+                self._sure_until_us = 0
         self._low_us, self._high_us, self._known_us = low_us, high_us, heard_us
 
     def forget(self) -> None:
         """Another server may answer from now on: what is known of the last one's clock says nothing."""
-        self._known_us = None
-        self._compared_us = 0
+        self._known_us = 0
+        self._sure_until_us = 0
 
     def is_stale(self) -> bool:
         """Whether it is time to ask again."""
-        return self._known_us is None or self._monotonic_us() - self._known_us > STALE_US // 4
+        return not self._known_us or self._monotonic_us() - self._known_us > STALE_US // 4
 
     def now(self) -> Interval:
         """The server's time. Unavailable while it can't be known, or when the two clocks are far apart."""
         now_us = self._monotonic_us()
-        known_us = self._known_us
-        if known_us is None or now_us - known_us > STALE_US:
-            raise Unavailable(f"{self._server} has not said what time it is")
-        worn_us = (now_us - known_us) * DRIFT_PPM // 1_000_000
+        if now_us > self._sure_until_us:
+            self._make_sure(now_us)
+        worn_us = (now_us - self._known_us) * DRIFT_PPM // 1_000_000
         # As `Interval(…)` makes it, but for a call of Python: it is asked for three times with each lock.
-        interval = _new(Interval, (now_us + self._low_us - worn_us, now_us + self._high_us + worn_us))
-        if now_us - self._compared_us > COMPARE_EVERY_US:
-            off_us = (interval.earliest + interval.latest) // 2 - self._ours()
-            if abs(off_us) > MAX_OFF_US:
-                raise Unavailable(clocks_differ(self._server, off_us))
-            self._compared_us = now_us
-        return interval
+        return _new(Interval, (now_us + self._low_us - worn_us, now_us + self._high_us + worn_us))
+
+    def _make_sure(self, now_us: int) -> None:
+        """That it is known, and that the two clocks agree; for a while."""
+        known_us = self._known_us
+        if not known_us or now_us - known_us > STALE_US:
+            raise Unavailable(f"{self._server} has not said what time it is")
+        off_us = now_us + (self._low_us + self._high_us) // 2 - self._ours()
+        if abs(off_us) > MAX_OFF_US:
+            raise Unavailable(clocks_differ(self._server, off_us))
+        self._sure_until_us = min(now_us + COMPARE_EVERY_US, known_us + STALE_US)
 
     def _worn_us(self, now_us: int) -> int:
-        assert self._known_us is not None
         return (now_us - self._known_us) * DRIFT_PPM // 1_000_000
 
 

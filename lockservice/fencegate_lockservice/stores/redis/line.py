@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 import hiredis
+import msgspec
 
 from fencegate.clock import Clock
 from fencegate.core.ports import Ambiguous, Landed, Unavailable
@@ -36,56 +37,41 @@ class Overloaded(Unavailable):
     """It was not sent, since too much is under way already: that says nothing of the server."""
 
 
-class Asked:
-    """A command in pieces, and where its answer is awaited. `hear` is given this and the answer (or an
-    hiredis.ReplyError)."""
+class Asked(msgspec.Struct, eq=False, gc=False):
+    """A command in pieces, and who hears the answer: `hear` is given this and the answer (or an hiredis.ReplyError).
 
-    __slots__ = ("future", "hear", "packed", "repeated", "sent_us", "size", "writes")
+    `size` is about what it takes, `sent_us` when it was sent. Each kind says where its end is awaited."""
 
-    def __init__(
-        self, packed: list[bytes], future: "asyncio.Future[Any]", hear: "Hear", sent_us: int, *, writes: bool
-    ) -> None:
-        self.packed = packed
-        self.size = sum(map(len, packed))
-        self.future = future
-        self.hear = hear
-        self.sent_us = sent_us
-        self.writes = writes
-        self.repeated = False
+    packed: list[bytes]
+    size: int
+    hear: "Hear"
+    sent_us: int
+    writes: bool
+    awaited: Any
+    repeated: bool = False
 
     def done(self, result: Any = None) -> None:
-        if not self.future.done():
-            self.future.set_result(result)
+        if not self.awaited.done():
+            self.awaited.set_result(result)
 
     def failed(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
+        if not self.awaited.done():
+            self.awaited.set_exception(error)
 
 
 Hear = Callable[[Asked, Any], None]
 
 
-class Told(Asked):
-    """A command that writes, and whose end is told by a call. `size` is that of its values, about what it takes."""
-
-    __slots__ = ("_landed",)
-
-    def __init__(self, packed: list[bytes], size: int, landed: Landed, hear: "Hear", sent_us: int) -> None:
-        self.packed = packed
-        self.size = size
-        self._landed: Landed | None = landed
-        self.hear = hear
-        self.sent_us = sent_us
-        self.writes = True
-        self.repeated = False
+class Told(Asked, eq=False, gc=False):
+    """One whose end is told by a call."""
 
     def done(self, _result: Any = None) -> None:
-        landed, self._landed = self._landed, None
+        landed, self.awaited = self.awaited, None
         if landed is not None:
             landed(None)
 
     def failed(self, error: Exception) -> None:
-        landed, self._landed = self._landed, None
+        landed, self.awaited = self.awaited, None
         if landed is not None:
             landed(error)
 
@@ -126,7 +112,7 @@ class Line(asyncio.BufferedProtocol):
 
     def ask(self, packed: bytes, future: "asyncio.Future[Any]", hear: Hear, *, writes: bool = False) -> None:
         """Send a packed command. When the connection breaks before the answer, one that `writes` is Ambiguous."""
-        asked = Asked([packed], future, hear, self._clock.monotonic_us(), writes=writes)
+        asked = Asked([packed], len(packed), hear, self._clock.monotonic_us(), writes, future)
         error = self._refusal()
         if error is not None:
             asked.failed(error)
@@ -135,14 +121,13 @@ class Line(asyncio.BufferedProtocol):
 
     def tell(self, packed: list[bytes], size: int, landed: Landed, hear: Hear) -> None:
         """The same for one that writes and whose end is told by a call, which comes after this has returned."""
-        error = self._refusal()
-        if error is not None:
-            self._loop.call_soon(landed, error)
-            return
         gathered = self._gathered
+        if self.why or self._bytes > MAX_BYTES or len(self._sent) + len(gathered) > MAX_UNDER_WAY:
+            self._loop.call_soon(landed, self._refusal())
+            return
         # Those that go together left, as far as anybody counts from there, when the first of them was gathered.
         sent_us = gathered[0].sent_us if gathered else self._clock.monotonic_us()
-        self._send(Told(packed, size, landed, hear, sent_us))
+        self._send(Told(packed, size, hear, sent_us, True, landed))
 
     def _refusal(self) -> Unavailable | None:
         """Why nothing can be sent now; None when it can."""
@@ -203,11 +188,11 @@ class Line(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        reader, sent, asked = self._reader, self._sent, None
+        gets, popleft, asked = self._reader.gets, self._sent.popleft, None
         try:
             self._feed(self._buffer, 0, nbytes)
-            while not self.why and (answer := reader.gets()) is not False:
-                asked = sent.popleft()
+            while not self.why and (answer := gets()) is not False:
+                asked = popleft()
                 self._bytes -= asked.size
                 asked.hear(asked, answer)
         except Exception as error:  # after this no answer can be told from another
@@ -215,7 +200,8 @@ class Line(asyncio.BufferedProtocol):
             self.drop(f"its answer can't be understood ({type(error).__name__})")
             if asked is not None:
                 asked.failed(Ambiguous(self.why))
-        self._rest()
+        if self._idle is not None:
+            self._rest()
 
     def pause_writing(self) -> None:
         self._full = True

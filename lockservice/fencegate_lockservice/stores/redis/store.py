@@ -65,6 +65,7 @@ class RedisStore:
         writer = clock.random_id(4)
         same = ("EVALSHA", self._server.scripts.commit.sha, "0", writer)
         self._same = "".join(f"${len(part)}\r\n{part}\r\n" for part in same)
+        self._heard = self._hear_commit  # bound once, for all commits
         self._tail = Tail(self._server, writer)
         self._following = Following(self._tail.follow, self._newest, self._read_log)
 
@@ -109,22 +110,23 @@ class RedisStore:
         self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int, landed: Landed
     ) -> None:
         line = self._server.line
+        if line is None:
+            get_running_loop().call_soon(landed, Unavailable(self._server.why))
+            return
         try:
-            if line is None:
-                raise Unavailable(self._server.why)
-            packed = self._packed(changes, log, not_after_us)
-            size = sum([len(change.value) for change in changes if change.value is not None])
-        except Unavailable as error:
-            get_running_loop().call_soon(landed, error)
+            packed, size = self._packed(changes, log, not_after_us)
         except ValueError as error:
             get_running_loop().call_soon(landed, Unavailable(f"the store can't take this: {error}"))
-        else:
-            line.tell(packed, size, landed, self._hear_commit)
+            return
+        line.tell(packed, size, landed, self._heard)
 
-    def _packed(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> list[bytes]:
-        """A commit as a command (see commit.lua), in pieces: values are copied once, when they are sent."""
+    def _packed(
+        self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int
+    ) -> tuple[list[bytes], int]:
+        """A commit as a command (see commit.lua), in pieces: values are copied once, when they are sent. And how large
+        these are."""
         lines = redis_log.encode(log)
-        packed, count = [b"", lines], COMMON
+        packed, count, large = [b"", lines], COMMON, 0
         for key, expected, version, value, compare_only, keep_until_us in changes:
             size = len(key) if key.isascii() else len(key.encode())
             compared = f"${len(expected) + 1}\r\n{expected}\n\r\n" if expected else "$0\r\n\r\n"
@@ -133,6 +135,7 @@ class RedisStore:
                 packed += (f"\r\n${size}\r\n{key}\r\n{compared}$1\r\n{how}".encode(), b"")
                 count += 3
                 continue
+            large += len(value)
             begins = f"${len(version) + 1 + len(value)}\r\n{version}\n"
             if keep_until_us is None:
                 packed += (f"\r\n${size}\r\n{key}\r\n{compared}$1\r\n+\r\n{begins}".encode(), value)
@@ -151,7 +154,7 @@ class RedisStore:
         head = f"*{count}\r\n{self._same}${len(not_after)}\r\n{not_after}\r\n${len(lines)}\r\n"
         packed[0] = head.encode()
         packed.append(b"\r\n")
-        return packed
+        return packed, large
 
     def _hear_commit(self, asked: Asked, answer: Any) -> None:
         server = self._server
