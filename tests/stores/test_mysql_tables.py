@@ -112,6 +112,31 @@ async def test_a_user_who_may_not_make_tables_uses_those_that_are_there(
 
 
 @pytest.mark.parametrize(
+    ("granted", "said"),
+    [
+        ("SELECT", "INSERT.* denied"),
+        ("SELECT, INSERT, UPDATE", "DELETE.* denied"),
+        ("SELECT, INSERT, DELETE", "UPDATE.* denied"),
+        ("INSERT, UPDATE, DELETE", "SELECT.* denied"),
+    ],
+)
+async def test_a_user_who_lacks_a_right_is_refused_at_start_and_told_which(
+    mysql_server: MariadbServer, new_mysql_database: str, granted: str, said: str
+) -> None:
+    url = mysql_server.url(new_mysql_database)
+    await (await open_store(url)).close()
+    user = f"user_{new_mysql_database[-6:]}"
+    mysql_server.ask(f"CREATE USER {user}")
+    mysql_server.ask(f"GRANT {granted} ON {new_mysql_database}.* TO {user}")
+    try:
+        with pytest.raises(UnsafeConfiguration, match=said) as refused:
+            await open_store(url.replace("root@", f"{user}@"))
+        assert f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{new_mysql_database}`.*" in refused.value.detail
+    finally:
+        mysql_server.ask(f"DROP USER {user}")
+
+
+@pytest.mark.parametrize(
     ("setting", "unsafe", "safe", "level", "said"),
     [
         ("innodb_flush_log_at_trx_commit", "2", "1", "unsafe", "a crash forgets locks"),
