@@ -180,7 +180,12 @@ def _durability(settings: dict[str, str]) -> Finding:
     if settings["fsync"] != "on":
         return Finding("unsafe", "fsync is off: a crash of the machine loses granted locks", "set fsync = on")
     if settings["synchronous_commit"] == "off":
-        return Finding("fine", "synchronous_commit is off; every commit of ours turns it on for itself")
+        return Finding(
+            "warning",
+            "synchronous_commit is off: every commit of ours turns it on for itself, but what else is committed there,"
+            " a fence too, may be lost in a crash",
+            "ALTER ROLE, or DATABASE, … SET synchronous_commit = on",
+        )
     setting = f"synchronous_commit = {settings['synchronous_commit']}"
     return Finding("fine", f"every commit is flushed before it is answered ({setting})")
 
