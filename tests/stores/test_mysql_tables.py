@@ -17,12 +17,15 @@ from fencegate_lockservice.stores.sql import migrations
 from fencegate_lockservice.stores.sql.schema import NEWEST_MIGRATION
 from tests.real import mariadb
 from tests.real.mariadb import MariadbServer
+from tests.stores.ten_at_once import ten_open
 
 
 async def test_ten_replicas_that_start_at_once_make_the_tables_once(
     mysql_server: MariadbServer, new_mysql_database: str
 ) -> None:
+    await ten_open(mysql_server.url(new_mysql_database), "mysql")
     stores = await asyncio.gather(*(open_store(mysql_server.url(new_mysql_database)) for _ in range(10)))
+    assert len(await stores[0].scan("k", "", 100)) == 10
     results = await asyncio.gather(*(write(store, put("lock/k")) for store in stores), return_exceptions=True)
     assert [type(result) for result in results if result is not None] == [Conflict] * 9
     await asyncio.gather(*(store.close() for store in stores))

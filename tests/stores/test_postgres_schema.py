@@ -25,38 +25,11 @@ from fencegate_lockservice.stores.sql.schema import VERSION_TABLE, metadata
 from tests.eventually import eventually
 from tests.real.postgres import PostgresServer
 from tests.stores.postgres_fixtures import schema_of
-
-_TEN_AT_ONCE = """
-import asyncio, os, sys
-from fencegate.core.ports import Change
-from fencegate_lockservice import stores
-from fencegate_lockservice.stores.sql import migrations
-from fencegate_lockservice.stores.postgres import store as postgres  # before the fork: once, not ten times
-
-async def main(number):
-    store = await stores.open_store(sys.argv[1])
-    await store.commit([Change(f"k{number}", None, "v", b"{}")], [], store.now().latest + 60_000_000)
-    await store.close()
-
-ready, go = os.pipe()
-children = []
-for number in range(10):
-    pid = os.fork()
-    if pid == 0:
-        os.close(go)
-        os.read(ready, 1)  # until the parent lets go
-        asyncio.run(main(number))
-        os._exit(0)
-    children.append(pid)
-os.close(go)
-print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children])
-"""
+from tests.stores.ten_at_once import ten_open
 
 
 async def test_ten_replicas_that_start_at_once_make_the_tables_once(postgres_fresh_url: str) -> None:
-    run = [sys.executable, "-c", _TEN_AT_ONCE, postgres_fresh_url]
-    done = await asyncio.to_thread(subprocess.run, run, capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout == f"{[0] * 10}\n", done
+    await ten_open(postgres_fresh_url, "postgres")
     store = await open_store(postgres_fresh_url)
     assert len(await store.scan("k", "", 100)) == 10
     await store.close()
