@@ -131,10 +131,31 @@ async def test_a_user_and_a_password_are_used_and_wrong_ones_are_refused_without
     await write(store, put("k"))
     assert [line.key for line in await gather_log(stream, 1)] == ["k"]
     await store.close()
-    for login in ("root:hidden@", ""):
-        with pytest.raises(Unavailable) as refused:
+    for login, said in (("root:hidden@", "authentication failed"), ("", "wants a user and a password")):
+        with pytest.raises(UnsafeConfiguration, match=said) as refused:
             await open_store(f"etcd://{login}{server.address}")
         assert "hidden" not in str(refused.value)
+
+
+async def test_a_user_who_may_not_write_is_refused_at_start_and_told_what_it_needs(
+    own_etcd: Callable[..., EtcdServer],
+) -> None:
+    server = own_etcd()
+    reading: dict[str, object] = {"permType": "READ", "key": "AA==", "range_end": "AA=="}  # everything
+    for path, body in (
+        ("/v3/auth/user/add", {"name": "root", "password": "secret"}),
+        ("/v3/auth/role/add", {"name": "root"}),
+        ("/v3/auth/user/grant", {"user": "root", "role": "root"}),
+        ("/v3/auth/user/add", {"name": "reader", "password": "secret"}),
+        ("/v3/auth/role/add", {"name": "reading"}),
+        ("/v3/auth/role/grant", {"name": "reading", "perm": reading}),
+        ("/v3/auth/user/grant", {"user": "reader", "role": "reading"}),
+        ("/v3/auth/enable", {}),
+    ):
+        server.post(path, body)
+    with pytest.raises(UnsafeConfiguration, match="needs readwrite on all keys below") as refused:
+        await open_store(f"etcd://reader:secret@{server.address}")
+    assert "secret" not in str(refused.value)
 
 
 async def test_those_who_wait_for_a_login_at_a_silent_member_do_not_each_wait_for_it() -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from fencegate.testing.clock_suite import ClockSuite
 from fencegate.testing.fault_suite import FaultSuite
 from fencegate.testing.store_suite import StoreSuite
 from fencegate_lockservice import stores
 from tests import test_stores
+from tests.stores import test_moved_clocks
 from tests.stores.replica_suite import ReplicaSuite
 
 HERE = Path(__file__).parent
@@ -36,6 +38,14 @@ def test_every_store_on_a_server_runs_every_suite(store: str, suite: type) -> No
     files = [path.stem for path in HERE.glob("test_*.py") if path.stem.removeprefix("test_").split("_")[0] == store]
     found = [name for file in files for name in _classes(importlib.import_module(f"tests.stores.{file}"), suite)]
     assert found, f"no class in tests/stores/test_{store}*.py is a {suite.__name__}"
+
+
+@pytest.mark.parametrize("store", ON_SERVERS)
+def test_every_store_whose_clock_leases_go_by_is_tried_with_that_clock_moved(store: str) -> None:
+    module = importlib.import_module(f"{stores.__name__}.{store}.store")
+    (made,) = [made for name, made in vars(module).items() if name.lower() == f"{store}store"]
+    found = [name for name in _classes(test_moved_clocks, ClockSuite) if name.lower().startswith(f"test{store}")]
+    assert bool(found) == made.capabilities.clock
 
 
 @pytest.mark.parametrize("store", EMBEDDED)

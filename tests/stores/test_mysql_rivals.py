@@ -14,7 +14,9 @@ import pytest
 
 from fencegate.clock import SYSTEM
 from fencegate.core.ports import Ambiguous, Change, Conflict, Store, TooLate, Unavailable
+from fencegate.engine import Engine
 from fencegate.testing.committing import by, put, write
+from fencegate.testing.crowd import Crowd
 from fencegate_lockservice.stores import open_store
 from tests.eventually import eventually
 from tests.real.mariadb import MariadbServer
@@ -102,20 +104,20 @@ class Writer:
             await asyncio.sleep(0.005)
 
 
+def kill_all(server: MariadbServer, database: str) -> int:
+    """All connections to this database, and how many there were."""
+    with closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT id FROM information_schema.processlist WHERE db = '{database}'")
+        found = cursor.fetchall()
+        for (number,) in found:
+            with suppress(pymysql.err.MySQLError):  # it went by itself
+                cursor.execute(f"KILL {number}")
+    return len(found)
+
+
 async def test_connections_killed_in_the_middle_of_commits_lose_nothing_and_double_nothing(
     store: Store, mysql_server: MariadbServer, mysql_database: str
 ) -> None:
-    ours = f"information_schema.processlist WHERE db = '{mysql_database}'"
-
-    def kill_all() -> int:
-        with closing(mysql_server.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute(f"SELECT id FROM {ours}")
-            found = cursor.fetchall()
-            for (number,) in found:
-                with suppress(pymysql.err.MySQLError):  # it went by itself
-                    cursor.execute(f"KILL {number}")
-        return len(found)
-
     end = asyncio.Event()
     writers = [Writer(store, f"lock/k{number}") for number in range(6)]
     works = [asyncio.ensure_future(writer.work(end)) for writer in writers]
@@ -123,7 +125,7 @@ async def test_connections_killed_in_the_middle_of_commits_lose_nothing_and_doub
 
     async def was_enough() -> bool:
         nonlocal killed
-        killed += await asyncio.to_thread(kill_all)
+        killed += await asyncio.to_thread(kill_all, mysql_server, mysql_database)
         await asyncio.sleep(0.02)
         assert not [one.exception() for one in works if one.done()]
         return killed > 25 and all(writer.done for writer in writers)
@@ -131,6 +133,33 @@ async def test_connections_killed_in_the_middle_of_commits_lose_nothing_and_doub
     await eventually(was_enough)
     end.set()
     await asyncio.gather(*works)
+
+
+async def test_connections_killed_in_the_middle_of_commits_break_no_promise(
+    mysql_server: MariadbServer, mysql_url: str, mysql_database: str
+) -> None:
+    stores = [await open_store(mysql_url) for _ in range(2)]
+    engines = [Engine(store, SYSTEM, replica=f"replica-{number}") for number, store in enumerate(stores)]
+    for engine in engines:
+        await engine.start()
+
+    async def kill() -> None:
+        while True:
+            await asyncio.to_thread(kill_all, mysql_server, mysql_database)
+            await asyncio.sleep(0.02)
+
+    async with Crowd(engines) as crowd:
+        await crowd.is_served(1)
+        killing = asyncio.ensure_future(kill())
+        try:
+            await crowd.fails(3)
+        finally:
+            killing.cancel()
+            await asyncio.wait([killing])
+        await crowd.is_served()
+    for engine, store in zip(engines, stores, strict=True):
+        await engine.close()
+        await store.close()
 
 
 # --- deadlocks, and rows that others hold ---

@@ -17,12 +17,15 @@ from fencegate_lockservice.stores.sql import migrations
 from fencegate_lockservice.stores.sql.schema import NEWEST_MIGRATION
 from tests.real import mariadb
 from tests.real.mariadb import MariadbServer
+from tests.stores.ten_at_once import ten_open
 
 
 async def test_ten_replicas_that_start_at_once_make_the_tables_once(
     mysql_server: MariadbServer, new_mysql_database: str
 ) -> None:
+    await ten_open(mysql_server.url(new_mysql_database), "mysql")
     stores = await asyncio.gather(*(open_store(mysql_server.url(new_mysql_database)) for _ in range(10)))
+    assert len(await stores[0].scan("k", "", 100)) == 10
     results = await asyncio.gather(*(write(store, put("lock/k")) for store in stores), return_exceptions=True)
     assert [type(result) for result in results if result is not None] == [Conflict] * 9
     await asyncio.gather(*(store.close() for store in stores))
@@ -109,6 +112,31 @@ async def test_a_user_who_may_not_make_tables_uses_those_that_are_there(
     assert [finding.level for finding in await store.inspect()] == ["fine"]
     await store.close()
     mysql_server.ask(f"DROP USER {user}")
+
+
+@pytest.mark.parametrize(
+    ("granted", "said"),
+    [
+        ("SELECT", "INSERT.* denied"),
+        ("SELECT, INSERT, UPDATE", "DELETE.* denied"),
+        ("SELECT, INSERT, DELETE", "UPDATE.* denied"),
+        ("INSERT, UPDATE, DELETE", "SELECT.* denied"),
+    ],
+)
+async def test_a_user_who_lacks_a_right_is_refused_at_start_and_told_which(
+    mysql_server: MariadbServer, new_mysql_database: str, granted: str, said: str
+) -> None:
+    url = mysql_server.url(new_mysql_database)
+    await (await open_store(url)).close()
+    user = f"user_{new_mysql_database[-6:]}"
+    mysql_server.ask(f"CREATE USER {user}")
+    mysql_server.ask(f"GRANT {granted} ON {new_mysql_database}.* TO {user}")
+    try:
+        with pytest.raises(UnsafeConfiguration, match=said) as refused:
+            await open_store(url.replace("root@", f"{user}@"))
+        assert f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{new_mysql_database}`.*" in refused.value.detail
+    finally:
+        mysql_server.ask(f"DROP USER {user}")
 
 
 @pytest.mark.parametrize(

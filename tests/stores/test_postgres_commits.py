@@ -3,15 +3,20 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
 from fencegate.clock import SYSTEM
-from fencegate.core.ports import Change, Conflict, Store, TooLate, Unavailable
+from fencegate.core.errors import LockHeld
+from fencegate.core.model import Hold
+from fencegate.core.ports import Ambiguous, Change, Conflict, Store, TooLate, Unavailable
 from fencegate.engine import Engine
+from fencegate.testing.caller import Caller
 from fencegate.testing.change_log_suite import first_answer, log_revision
 from fencegate.testing.committing import by, gather_log, is_past, put, write
 from fencegate.testing.crowd import Crowd
+from fencegate.testing.faulty_replicas import asked_again
 from fencegate.testing.said import Said
 from fencegate_lockservice.stores import open_store
 from tests.eventually import eventually
@@ -189,6 +194,41 @@ async def test_backends_ended_in_the_middle_of_commits_break_no_promise(
     for engine, store in zip(engines, stores, strict=True):
         await engine.close()
         await store.close()
+
+
+async def test_a_backend_ended_when_its_commit_is_done_but_not_answered_leaves_it_unknown_and_a_lock_granted_once(
+    postgres_store: Store, postgres_server: PostgresServer
+) -> None:
+    """It waits for a standby that never comes: what it wrote is there, and whoever asked hears nothing of it."""
+    at_work = "FROM pg_stat_activity WHERE application_name = 'fencegate' AND wait_event = 'SyncRep'"
+    engine = Engine(postgres_store, SYSTEM)
+    await engine.start()
+    change, caller = put("k"), Caller(engine, "A")
+    acquire = partial(caller.acquire, "once", name="once", ttl_s=60)
+
+    async def end_it() -> None:
+        await eventually(lambda: postgres_server.execute(f"SELECT count(*) > 0 {at_work}") == [(True,)])
+        postgres_server.execute(f"SELECT pg_terminate_backend(pid) {at_work}")
+
+    postgres_server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    postgres_server.execute("SELECT pg_reload_conf()")
+    try:
+        commit = asyncio.ensure_future(write(postgres_store, change))
+        await end_it()
+        with pytest.raises(Ambiguous):
+            await commit
+        asking = asyncio.ensure_future(acquire())
+        await end_it()
+    finally:
+        postgres_server.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        postgres_server.execute("SELECT pg_reload_conf()")
+    assert (await postgres_store.load(["k"]))["k"].version == change.version
+    told = await asyncio.gather(asking, return_exceptions=True)
+    again = await asked_again(acquire)
+    assert [hold.token for hold in told if isinstance(hold, Hold)] in ([], [again.token])
+    with pytest.raises(LockHeld):
+        await asked_again(lambda: Caller(engine, "B").acquire("once"))
+    await engine.close()
 
 
 # --- the log ---

@@ -170,7 +170,7 @@ SAFE = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "sy
         ({}, 0, "fine", "flushed"),
         ({"fsync": "off"}, 0, "unsafe", "fsync"),
         ({"full_page_writes": "off"}, 0, "warning", "full_page_writes"),
-        ({"synchronous_commit": "off"}, 0, "fine", "turns it on"),
+        ({"synchronous_commit": "off"}, 0, "warning", "turns it on"),
         ({}, 2, "warning", "2 standby"),
         ({"synchronous_standby_names": "*"}, 0, "fine", "synchronous standby"),
         ({"synchronous_standby_names": "*", "synchronous_commit": "local"}, 0, "warning", "do not wait"),
@@ -222,7 +222,9 @@ async def test_commits_are_flushed_though_the_role_says_otherwise(postgres_serve
             ((before,),) = postgres_server.execute("SELECT pg_current_wal_insert_lsn()")
             await write(store, put(f"k{number}"))
             assert postgres_server.execute(flushed, [before]) == [(True,)]
-        assert any("turns it on" in finding.what for finding in await store.inspect())
+        (warning,) = [finding for finding in await store.inspect() if finding.level != "fine"]
+        assert "turns it on" in warning.what
+        assert "SET synchronous_commit = on" in warning.advice
         await store.close()
     finally:
         postgres_server.execute("ALTER SYSTEM RESET wal_writer_delay")

@@ -20,42 +20,16 @@ from fencegate.testing.caller import Caller
 from fencegate.testing.committing import put, write
 from fencegate_lockservice.stores import open_store
 from fencegate_lockservice.stores.postgres.server import NEWEST_MIGRATION
-from fencegate_lockservice.stores.sql.migrations import newest
+from fencegate_lockservice.stores.sql.migrations import _ADVISORY_LOCK, newest
 from fencegate_lockservice.stores.sql.schema import VERSION_TABLE, metadata
+from tests.eventually import eventually
 from tests.real.postgres import PostgresServer
 from tests.stores.postgres_fixtures import schema_of
-
-_TEN_AT_ONCE = """
-import asyncio, os, sys
-from fencegate.core.ports import Change
-from fencegate_lockservice import stores
-from fencegate_lockservice.stores.sql import migrations
-from fencegate_lockservice.stores.postgres import store as postgres  # before the fork: once, not ten times
-
-async def main(number):
-    store = await stores.open_store(sys.argv[1])
-    await store.commit([Change(f"k{number}", None, "v", b"{}")], [], store.now().latest + 60_000_000)
-    await store.close()
-
-ready, go = os.pipe()
-children = []
-for number in range(10):
-    pid = os.fork()
-    if pid == 0:
-        os.close(go)
-        os.read(ready, 1)  # until the parent lets go
-        asyncio.run(main(number))
-        os._exit(0)
-    children.append(pid)
-os.close(go)
-print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children])
-"""
+from tests.stores.ten_at_once import ten_open
 
 
 async def test_ten_replicas_that_start_at_once_make_the_tables_once(postgres_fresh_url: str) -> None:
-    run = [sys.executable, "-c", _TEN_AT_ONCE, postgres_fresh_url]
-    done = await asyncio.to_thread(subprocess.run, run, capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout == f"{[0] * 10}\n", done
+    await ten_open(postgres_fresh_url, "postgres")
     store = await open_store(postgres_fresh_url)
     assert len(await store.scan("k", "", 100)) == 10
     await store.close()
@@ -211,6 +185,89 @@ async def test_a_schema_of_the_role_that_comes_later_does_not_hide_the_locks(pos
     assert (await after.load(["k"]))["k"] is not None
     for store in (before, after):
         await store.close()
+
+
+async def test_replicas_that_start_at_once_agree_on_the_schema_though_another_one_appears(
+    postgres_server: PostgresServer,
+) -> None:
+    """Each looks for the tables before it waits for its turn to make them, and finds none: where they belong has to be
+    looked at again when it is its turn, or one lock has two holders, in two schemas."""
+    role = await _new_role(postgres_server)
+    postgres_server.execute(f"CREATE DATABASE {role} OWNER {role}")
+    url = postgres_server.url.replace("fencegate@", f"{role}@").removesuffix("/postgres") + f"/{role}"
+
+    async def wait_for_their_turn(count: int) -> None:
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND wait_event = 'advisory'"
+        await eventually(lambda: postgres_server.execute(waiting, [role]) == [(count,)])
+
+    with psycopg.connect(url, autocommit=True) as migrating:
+        migrating.execute("SELECT pg_advisory_lock(%s)", [_ADVISORY_LOCK])
+        opening = [asyncio.ensure_future(open_store(url))]
+        await wait_for_their_turn(1)
+        migrating.execute(f"CREATE SCHEMA {role}")
+        code = f"import asyncio; from tests.stores import postgres_fixtures as f; asyncio.run(f._opened_once({url!r}))"
+        with subprocess.Popen([sys.executable, "-c", code]) as other:  # one process makes tables one by one anyway
+            await wait_for_their_turn(2)
+            migrating.execute("SELECT pg_advisory_unlock(%s)", [_ADVISORY_LOCK])
+            one = await opening[0]
+            assert await asyncio.to_thread(other.wait, 60) == 0
+    two = await open_store(url)
+    await write(one, put("k"))
+    assert "k" in await two.load(["k"])
+    tables = "SELECT count(*) FROM pg_tables WHERE tablename = 'distributed_locks'"
+    with psycopg.connect(url) as connection:
+        assert connection.execute(tables).fetchall() == [(1,)]
+    for store in (one, two):
+        await store.close()
+
+
+ALL_RIGHTS = "SELECT, INSERT, UPDATE, DELETE"
+
+
+@pytest.mark.parametrize(
+    ("taken", "said"),
+    [
+        ("INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema}", "INSERT, UPDATE, DELETE on distributed_locks"),
+        ("DELETE ON {schema}.fencegate_entries", "DELETE on fencegate_entries"),
+        ("UPDATE ON {schema}.fencegate_meta", "UPDATE on fencegate_meta"),
+        ("SELECT ON {schema}.fencegate_log", "SELECT on fencegate_log"),
+        ("SELECT ON {schema}.fencegate_migrations", "fencegate_migrations"),
+    ],
+)
+async def test_a_role_that_lacks_a_right_is_refused_at_start_and_told_which(
+    postgres_server: PostgresServer, postgres_fresh_url: str, taken: str, said: str
+) -> None:
+    await (await open_store(postgres_fresh_url)).close()
+    role, schema = await _new_role(postgres_server), schema_of(postgres_fresh_url)
+    postgres_server.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+    postgres_server.execute(f"GRANT {ALL_RIGHTS} ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    url = postgres_fresh_url.replace("fencegate@", f"{role}@")
+    store = await open_store(url)  # these rights are enough
+    await write(store, put("k"))
+    await store.close()
+    postgres_server.execute(f"REVOKE {taken.format(schema=schema)} FROM {role}")
+    with pytest.raises(UnsafeConfiguration, match=said) as refused:
+        await open_store(url)
+    assert f"GRANT {ALL_RIGHTS} ON ALL TABLES IN SCHEMA" in refused.value.detail
+
+
+async def test_a_role_that_may_not_call_the_function_of_a_commit_is_refused_at_start(
+    postgres_server: PostgresServer, postgres_fresh_url: str
+) -> None:
+    await (await open_store(postgres_fresh_url)).close()
+    role, schema = await _new_role(postgres_server), schema_of(postgres_fresh_url)
+    postgres_server.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+    postgres_server.execute(f"GRANT {ALL_RIGHTS} ON ALL TABLES IN SCHEMA {schema} TO {role}")
+    postgres_server.execute(f"REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} FROM public")
+    with pytest.raises(UnsafeConfiguration, match="EXECUTE on fencegate_commit_1"):
+        await open_store(postgres_fresh_url.replace("fencegate@", f"{role}@"))
+
+
+async def test_a_table_that_was_lost_is_noticed(postgres_server: PostgresServer, postgres_fresh_url: str) -> None:
+    await (await open_store(postgres_fresh_url)).close()
+    postgres_server.execute(f"DROP TABLE {schema_of(postgres_fresh_url)}.fencegate_log")
+    with pytest.raises(UnsafeConfiguration, match="has lost fencegate_log"):
+        await open_store(postgres_fresh_url)
 
 
 async def _new_role(server: PostgresServer) -> str:

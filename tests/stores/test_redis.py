@@ -297,8 +297,26 @@ async def test_a_user_who_may_do_no_more_than_needed_is_told_what_can_not_be_see
     (finding,) = await store.inspect()
     assert (finding.level, "can't be seen" in finding.what) == ("warning", True)
     await store.close()
-    with pytest.raises(Unavailable, match="WRONGPASS") as refused:
+    with pytest.raises(UnsafeConfiguration, match="WRONGPASS") as refused:
         await open_url(f"redis://locks:hunter3@127.0.0.1:{redis_server.port}/0?prefix={prefix}")
     assert "hunter" not in str(refused.value)
-    with pytest.raises(Unavailable, match="NOPERM"):
+    with pytest.raises(UnsafeConfiguration, match=r"NOPERM.* key"):
         await open_url(f"redis://locks:hunter2@127.0.0.1:{redis_server.port}/0?prefix=other:")
+
+
+@pytest.mark.parametrize(("taken", "said"), [("-@write", "'del'"), ("-@scripting", "'script"), ("-info", "'info'")])
+async def test_a_user_who_may_not_do_what_is_needed_is_refused_at_start_and_told_what(
+    redis_server: RedisServer, prefix: str, taken: str, said: str
+) -> None:
+    user = f"modest{prefix.strip(':')}"
+    redis_server.ask("ACL", "SETUSER", user, "on", ">hunter2", f"~{prefix}*", *ACL.split(), taken)
+    with pytest.raises(UnsafeConfiguration, match=said) as refused:
+        await open_url(f"redis://{user}:hunter2@127.0.0.1:{redis_server.port}/0?prefix={prefix}")
+    assert "ACL SETUSER" in str(refused.value)
+    assert "hunter" not in str(refused.value)
+
+
+def test_of_an_eviction_policy_for_keys_with_a_time_it_is_told_what_may_go() -> None:
+    """What was settled is kept for a time, and so has one in Redis: locks stay, and what tells a repeat may go."""
+    eviction = judge(SAFE | {"maxmemory-policy": "volatile-lru", "maxmemory": "1000"}, 0)[0]
+    assert "a request that is sent again may take its lock anew" in eviction.what

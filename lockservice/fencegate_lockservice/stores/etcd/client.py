@@ -51,6 +51,12 @@ _REFUSED = (
     "etcdserver: revision of auth store is old",
 )
 """Refused by the cluster as a whole. Anything else may still land, `request timed out` above all."""
+NOT_ALLOWED = (
+    "etcdserver: permission denied",
+    "etcdserver: user name is empty",
+    "etcdserver: authentication failed",
+)
+"""Those that are no outage, and stay until somebody gives the user its rights, or the URL another user."""
 _ADVICE = {
     _NO_SPACE: (
         "; its quota is used up: compact and defragment it, raise --quota-backend-bytes, then `etcdctl alarm disarm`"

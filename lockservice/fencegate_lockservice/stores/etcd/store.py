@@ -14,7 +14,7 @@ from fencegate.clock import Clock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Capabilities, Change, Changes, Entry, Finding, Interval, Landed, Unavailable
 from fencegate_lockservice.stores.etcd import proto
-from fencegate_lockservice.stores.etcd.client import RANGE, TXN, Client
+from fencegate_lockservice.stores.etcd.client import NOT_ALLOWED, RANGE, TXN, Client
 from fencegate_lockservice.stores.etcd.clock import ClockCheck
 from fencegate_lockservice.stores.etcd.commits import Commits
 from fencegate_lockservice.stores.etcd.inspect import inspect
@@ -59,6 +59,10 @@ class EtcdStore:
                 await self._tending.check_clock()
         except TimeoutError:
             raise Unavailable(f"etcd did not answer within {OPEN_WITHIN_S:.0f} s") from None
+        except Unavailable as error:
+            if str(error).startswith(NOT_ALLOWED):
+                raise UnsafeConfiguration(f"etcd refuses the user of the URL: {error}") from None
+            raise
         self._tending.start()
 
     async def _check_layout(self) -> None:

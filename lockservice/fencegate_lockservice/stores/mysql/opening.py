@@ -5,10 +5,13 @@ import asyncio
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Unavailable
 from fencegate_lockservice.stores.mysql.address import Address
-from fencegate_lockservice.stores.mysql.lines import Broken, Lines, Misconfigured, Refused
+from fencegate_lockservice.stores.mysql.lines import READ_ONLY, Broken, Lines, Misconfigured, Refused
 from fencegate_lockservice.stores.mysql.log import READ_WITHIN_S
 from fencegate_lockservice.stores.mysql.statements import names, sql
 from fencegate_lockservice.stores.sql.schema import NEWEST_MIGRATION, VERSION_TABLE, metadata
+
+_DENIED = {1142, 1143}
+"""Of a table, or of one of its columns."""
 
 
 async def open_tables(address: Address, lines: Lines) -> None:
@@ -26,6 +29,7 @@ async def open_tables(address: Address, lines: Lines) -> None:
     if found != NEWEST_MIGRATION:
         await asyncio.to_thread(_migrate, address)  # since Alembic waits where it stands
     await _refuse_other_tables(lines, complete=True)
+    await _check_rights(address, lines)
 
 
 async def _migration(address: Address, lines: Lines) -> str | None:
@@ -33,11 +37,36 @@ async def _migration(address: Address, lines: Lines) -> str | None:
     try:
         async with lines.line() as line:
             (rows,) = await line.run([sql("migrated", table=VERSION_TABLE)], READ_WITHIN_S)
-    except Refused:  # there is no such table
-        return None
+    except Refused as error:
+        if error.code in _DENIED:
+            raise UnsafeConfiguration(f"{address.server}: {error}. {_grants(address)}") from None
+        return None  # there is no such table
     except Broken as error:
         raise Unavailable(f"{address.server}: {error}") from None
     return rows[0][0] if rows else None
+
+
+async def _check_rights(address: Address, lines: Lines) -> None:
+    """UnsafeConfiguration when the user may not do all that a commit does: by statements that are about no row."""
+    tries = [
+        sql(right, table=table.name, column=f"`{next(iter(table.columns)).name}`")
+        for table in metadata.tables.values()
+        for right in ("may_insert", "may_update", "may_delete")
+    ]
+    try:
+        async with lines.line() as line:
+            await line.run(tries, READ_WITHIN_S)
+    except Refused as error:
+        if error.code in _DENIED:
+            raise UnsafeConfiguration(f"{address.server}: {error}. {_grants(address)}") from None
+        if error.code not in READ_ONLY:  # which is found, and told, as one of its settings
+            raise Unavailable(f"{address.server}: {error}") from None
+    except Broken as error:
+        raise Unavailable(f"{address.server}: {error}") from None
+
+
+def _grants(address: Address) -> str:
+    return f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{address.database}`.* TO this user, who needs nothing else"
 
 
 def _migrate(address: Address) -> None:

@@ -89,6 +89,15 @@ DELETE {table} FROM {table} FORCE INDEX (PRIMARY) WHERE {key} IN ({keys}) AND ke
 -- migrated
 SELECT version_num FROM {table};
 
+-- may_insert: like the next two it is about no row, and refused to whoever may not.
+INSERT INTO {table} SELECT * FROM {table} WHERE FALSE;
+
+-- may_update
+UPDATE {table} SET {column} = {column} WHERE FALSE;
+
+-- may_delete
+DELETE FROM {table} WHERE FALSE;
+
 -- settings
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names});
 

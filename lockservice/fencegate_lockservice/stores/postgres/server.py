@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import AsyncConnection
@@ -12,6 +12,7 @@ from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Finding, Unavailable
 from fencegate_lockservice.stores.postgres.link import Connection, in_one_line
 from fencegate_lockservice.stores.postgres.reading import NO_SERVER, SERVER, Statements
+from fencegate_lockservice.stores.postgres.rights import TO_USE, check_rights
 from fencegate_lockservice.stores.postgres.url import Target
 
 OPEN_WITHIN_S = 10.0
@@ -20,11 +21,13 @@ OLDEST_SERVER = 130000
 
 # The tables that the search path finds come before its first schema: that may have been made after them, since a role
 # finds the one of its own name first, and locks that are held would be looked for in empty tables.
-_HELLO = """
+_WHERE: LiteralString = """coalesce(%s, (
+    SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+    WHERE pg_class.oid = to_regclass('fencegate_migrations')), current_schema())
+"""
+_HELLO: LiteralString = f"""
 SELECT current_setting('server_version_num')::int, current_setting('server_encoding'),
-    current_setting('transaction_isolation'), pg_is_in_recovery(), coalesce(%s, (
-        SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
-        WHERE pg_class.oid = to_regclass('fencegate_migrations')), current_schema())
+    current_setting('transaction_isolation'), pg_is_in_recovery(), {_WHERE}
 """
 _SETTINGS = """
 SELECT name, setting FROM pg_settings
@@ -41,19 +44,30 @@ async def connect(target: Target) -> Connection:
 async def prepare(target: Target, statements: Statements) -> None:
     """Check what is there, make what is missing, and have the statements use the schema of the tables."""
     try:
-        async with asyncio.timeout(OPEN_WITHIN_S), await connect(target) as connection:
-            schema = await _fitting_schema(target, connection)
-            found = await _migration(connection, schema)
-            server = SERVER if await _tells_itself_apart(connection) else NO_SERVER
-        if found != NEWEST_MIGRATION:
-            if found is not None and found > NEWEST_MIGRATION:
-                raise UnsafeConfiguration(
-                    f"{target.server}: the tables are of a newer release (migration {found}); upgrade this one too"
-                )
-            await asyncio.to_thread(_migrate, target, schema)
+        found = await _tables(target)
+        if found is None:
+            await asyncio.to_thread(_migrate, target)
+            found = await _tables(target)  # wherever they were made, by us or by somebody who was first
     except (psycopg.Error, OSError, TimeoutError) as error:
         raise _explained(target, error) from None
-    statements.use(schema, server)
+    if found is None:
+        raise Unavailable(f"{target.server}: the tables were made, and are gone again")
+    statements.use(*found)
+
+
+async def _tables(target: Target) -> tuple[str, LiteralString] | None:
+    """The schema that has them, and what tells this server from another; None when they are still to be made."""
+    async with asyncio.timeout(OPEN_WITHIN_S), await connect(target) as connection:
+        schema = await _fitting_schema(target, connection)
+        found = await _migration(connection, schema)
+        if found is not None and found > NEWEST_MIGRATION:
+            raise UnsafeConfiguration(
+                f"{target.server}: the tables are of a newer release (migration {found}); upgrade this one too"
+            )
+        if found != NEWEST_MIGRATION:
+            return None
+        await check_rights(connection, schema, target.server)
+        return schema, SERVER if await _tells_itself_apart(connection) else NO_SERVER
 
 
 async def _fitting_schema(target: Target, connection: Connection) -> str:
@@ -95,15 +109,18 @@ async def _migration(connection: Connection, schema: str) -> str | None:
     return str(row[0]) if row else None
 
 
-def _migrate(target: Target, schema: str) -> None:
+def _migrate(target: Target) -> None:
     """On a thread: Alembic and SQLAlchemy are only needed now."""
-    from sqlalchemy import NullPool, create_engine
+    from sqlalchemy import Connection, NullPool, create_engine
     from sqlalchemy.exc import DBAPIError
 
     from fencegate_lockservice.stores.sql.migrations import migrate
 
     def connect_blocking() -> Any:
         return psycopg.connect(prepare_threshold=None, **target.parameters)
+
+    def schema(connection: Connection) -> str:
+        return str(connection.exec_driver_sql(f"SELECT {_WHERE}", (target.schema,)).scalar_one())
 
     engine = create_engine("postgresql+psycopg://", creator=connect_blocking, poolclass=NullPool)
     try:
@@ -118,8 +135,8 @@ def _explained(target: Target, error: BaseException) -> Exception:
     text = in_one_line(error)
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return UnsafeConfiguration(
-            f"{target.server}: this role may not make or use the tables ({text}); "
-            "GRANT USAGE, CREATE ON SCHEMA … TO it, or name a schema that it owns: ?schema=NAME"
+            f"{target.server}: this role may not make or use the tables ({text}); GRANT USAGE, CREATE ON SCHEMA … TO"
+            f" it, or name a schema that it owns: ?schema=NAME. Where the tables are there already, {TO_USE}"
         )
     if isinstance(error, psycopg.errors.InvalidPassword | psycopg.errors.InvalidAuthorizationSpecification):
         return UnsafeConfiguration(f"{target.server}: {text}")
@@ -163,7 +180,12 @@ def _durability(settings: dict[str, str]) -> Finding:
     if settings["fsync"] != "on":
         return Finding("unsafe", "fsync is off: a crash of the machine loses granted locks", "set fsync = on")
     if settings["synchronous_commit"] == "off":
-        return Finding("fine", "synchronous_commit is off; every commit of ours turns it on for itself")
+        return Finding(
+            "warning",
+            "synchronous_commit is off: every commit of ours turns it on for itself, but what else is committed there,"
+            " a fence too, may be lost in a crash",
+            "ALTER ROLE, or DATABASE, … SET synchronous_commit = on",
+        )
     setting = f"synchronous_commit = {settings['synchronous_commit']}"
     return Finding("fine", f"every commit is flushed before it is answered ({setting})")
 

@@ -45,18 +45,23 @@ _KNOWN = {
     "BUSY": "another script keeps it busy",
     "NOAUTH": "it wants a password: put it into the URL",
     "WRONGPASS": "it refuses the user name or password of the URL",
-    "NOPERM": "its ACL does not allow what the lock store needs",
+    "NOPERM": "its ACL does not allow what the lock store needs, ACL SETUSER as docs/stores/redis.md says",
     "NOSCRIPT": "it forgot the scripts of the lock store",
     "WRONGTYPE": f"a key of the lock store is used by others: {USED_BY_OTHERS}",
     "MOVED": "it is a cluster, which the lock store can't use",
 }
 _CODE = re.compile(rf"\b({'|'.join(_KNOWN)})\b")
+_IN_A_SCRIPT = re.compile("ACL failure in script|user executing the script can't run")
+"""How servers say NOPERM of what a script does."""
 _ELSEWHERE = ("READONLY", "MASTERDOWN")
+_NOT_ALLOWED = ("NOAUTH", "WRONGPASS", "NOPERM")
 
 
 def code_of(refusal: Exception) -> str:
     """The kind of a refusal; empty when it is none that is known."""
     found = _CODE.search(str(refusal))
+    if found is None and _IN_A_SCRIPT.search(str(refusal)) is not None:
+        return "NOPERM"
     return found[1] if found is not None else ""
 
 
@@ -65,7 +70,14 @@ def failure_of(refusal: Exception, server: str) -> Exception:
     known may have happened in its middle, and so may a command that the ACL forbids."""
     code = code_of(refusal)
     text = f"{server}: {_KNOWN[code]} ({code})" if code else f"{server}: {str(refusal)[:200]}"
+    if code == "NOPERM":
+        text += f": {str(refusal)[:200]}"
     return Unavailable(text) if code and code != "NOPERM" else Ambiguous(text)
+
+
+def is_not_allowed(refusal: Exception) -> bool:
+    """Whether the user of the URL is refused, or may not do what is needed: no outage."""
+    return code_of(refusal) in _NOT_ALLOWED
 
 
 def is_elsewhere(refusal: Exception) -> bool:

@@ -11,7 +11,7 @@ from fencegate.clock import Clock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Unavailable
 from fencegate_lockservice.stores.redis.line import Asked, Line, Overloaded, dial, hear_plainly, pack
-from fencegate_lockservice.stores.redis.script import Script, Scripts, code_of, failure_of, is_elsewhere
+from fencegate_lockservice.stores.redis.script import Script, Scripts, code_of, failure_of, is_elsewhere, is_not_allowed
 from fencegate_lockservice.stores.redis.settings import fields
 from fencegate_lockservice.stores.redis.url import Address
 from fencegate_lockservice.stores.server_time import ServerTime
@@ -63,6 +63,10 @@ class Server:
                 await self._connect_when_loaded()
         except TimeoutError:
             raise Unavailable(f"{self.address} was not ready within {OPEN_WITHIN_S:.0f} s") from None
+        except Unavailable as error:
+            if is_not_allowed(error):
+                raise UnsafeConfiguration(str(error)) from None
+            raise
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
 
     async def _connect_when_loaded(self) -> None:

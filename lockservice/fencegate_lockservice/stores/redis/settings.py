@@ -52,10 +52,11 @@ def _eviction(settings: Mapping[str, str]) -> Finding:
             f"maxmemory-policy is {policy}: locks may be evicted as soon as maxmemory is set",
             "CONFIG SET maxmemory-policy noeviction",
         )
-    if policy.startswith("volatile"):  # our keys have no TTL of Redis
+    if policy.startswith("volatile"):  # only what is kept for a time has a TTL in Redis
         return Finding(
             "warning",
-            f"maxmemory-policy is {policy}: locks have no TTL in Redis, so they stay; but nobody should rely on that",
+            f"maxmemory-policy is {policy}: locks have no TTL in Redis, so they stay; but what was settled has, and"
+            " without it a request that is sent again may take its lock anew",
             "CONFIG SET maxmemory-policy noeviction",
         )
     return Finding(

@@ -1,10 +1,11 @@
 """Brings the tables of an SQL store to what this release needs; safe when many replicas start at once.
 
 engine = create_engine("postgresql+psycopg://…")
-migrate(engine, schema="locks")
+migrate(engine, lambda connection: "locks")
 """
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from alembic import command
@@ -21,8 +22,9 @@ _ADVISORY_LOCK = 0x66656E6365  # "fence"
 _one_at_a_time = threading.Lock()  # what Alembic gives to a migration, `op`, is one for the whole process
 
 
-def migrate(engine: Engine, schema: str | None = None) -> None:
-    """Upgrade to the newest version; does nothing where that is there already.
+def migrate(engine: Engine, schema: Callable[[Connection], str] | None = None) -> None:
+    """Upgrade to the newest version; does nothing where that is there already. In which `schema` of PostgreSQL is asked
+    when nobody else makes tables: those who start at once must not choose two.
 
     PostgreSQL: all of it is one transaction under a transaction-scoped advisory lock, so it works through a pooler and
     leaves nothing behind when it is cut off. MySQL commits at every CREATE: a named lock keeps others out, and every
@@ -32,12 +34,12 @@ def migrate(engine: Engine, schema: str | None = None) -> None:
         _migrate(engine, schema)
 
 
-def _migrate(engine: Engine, schema: str | None) -> None:
+def _migrate(engine: Engine, schema: Callable[[Connection], str] | None) -> None:
     if engine.dialect.name == "postgresql":
         with engine.begin() as connection:
             _take_postgresql_lock(connection)
             if schema is not None:
-                _enter_schema(connection, schema)
+                _enter_schema(connection, schema(connection))
             _upgrade(connection)
         return
     with engine.connect() as connection:
