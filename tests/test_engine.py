@@ -444,6 +444,42 @@ async def test_idle_records_are_forgotten_and_tokens_go_on_above_them(
         assert (await caller.renew("held", kept)).token == kept.token
 
 
+async def test_many_idle_records_are_forgotten_side_by_side_and_no_two_raise_one_floor_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Crowded(FaultyStore):
+        under_way = 0
+        most = 0
+        conflicts = 0
+
+        async def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> None:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            try:
+                await asyncio.sleep(0)
+                await super().commit(changes, log, not_after_us)
+            except Conflict:
+                self.conflicts += 1
+                raise
+            finally:
+                self.under_way -= 1
+
+    store = Crowded(MemoryStore())
+    async with engines(store) as (engine,):
+        one = Caller(engine, "A")
+        for number in range(200):
+            await one.release(f"k{number}", await one.acquire(f"k{number}"))
+    monkeypatch.setattr(tending_module, "SWEEP_EVERY_S", 0.02)
+    store.most = 0
+    async with engines(store, limits=Limits(idle_us=1_000)) as (engine,):
+        async with asyncio.timeout(30):
+            while await engine.scan("", "", 1):
+                await asyncio.sleep(0.01)
+    assert store.most > 8
+    assert store.conflicts <= 64  # a floor that was never seen is guessed to be absent, once
+
+
+
 async def test_a_replica_that_knows_many_locks_forgets_some_but_never_its_waiters(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ from fencegate.core.model import (
     Member,
     Record,
     Session,
+    floor_entry,
     lock_entry,
     members_of,
 )
@@ -348,6 +349,7 @@ class Tending:
     async def _sweep_over(self, prefix: str) -> None:
         after = ""
         while page := await self.lanes.records.scan(prefix, after, PAGE):
+            idle: dict[str, list[str]] = {}
             for entry, record in page:
                 if isinstance(record, Session):
                     await self._sweep_session(entry, record)
@@ -356,9 +358,17 @@ class Tending:
                     if not self._limits.forgets:
                         continue
                     if record.touched_us + self._limits.idle_us < self._now().earliest and not record.holds:
-                        await self.quietly(Forget(entry.removeprefix(LOCKS)))
+                        lock_key = entry.removeprefix(LOCKS)
+                        idle.setdefault(floor_entry(lock_key), []).append(lock_key)
+            await asyncio.gather(*(self._forget(lock_keys) for lock_keys in idle.values()))
             after = page[-1][0]
             await asyncio.sleep(0.01)
+
+    async def _forget(self, lock_keys: Sequence[str]) -> None:
+        """Those of one shard, one after the other: each raises the same floor. Shards go side by side, or it would be
+        forgotten more slowly than new ones come."""
+        for lock_key in lock_keys:
+            await self.quietly(Forget(lock_key))
 
     async def _sweep_session(self, entry: str, session: Session) -> None:
         session_id = entry.removeprefix(SESSIONS)
