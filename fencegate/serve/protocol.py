@@ -102,7 +102,7 @@ class ShortWayProtocol(HttpToolsProtocol):
         self._in_head = True
         self._only_head = False
         super().on_message_begin()
-        self.scope["extensions"] = {ABORT: {"cut": self.transport.abort}}
+        self.scope["extensions"] = {ABORT: {"cut": self.transport.abort, "gone": self.transport.is_closing}}
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # The trailer of a chunked body comes here too, and would become headers that no proxy before us has seen.
