@@ -188,6 +188,9 @@ async def test_shadow_mode_counts_and_refuses_nothing(ask: Client) -> None:
     assert (tokenless.status_code, tokenless.headers["Fencing-Shadow"]) == (204, "would-refuse")
     assert (await ask("GET", "shadow/k")).json() == {"by": "nobody"}
     refused(await ask("POST", "shadow/k/claim"), 428, "TOKEN_REQUIRED")
+    fence = (await ask("GET", "/v1/fences/shadow/k")).json()
+    assert (fence["guarantee"], fence["mode"]) == ("best-effort", "shadow")
+    assert fence["durability"].startswith("shadow mode refuses nothing")
     found = (await ask("GET", "/v1/fences/shadow/k")).json()
     assert (found["mode"], found["shadowRefusals"]) == ("shadow", 2)
 

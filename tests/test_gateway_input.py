@@ -348,6 +348,8 @@ async def test_a_body_of_another_length_than_declared_is_refused(thin: ThinApp) 
         for length in (b"1", b"3", b"-2", b"+2", b"x", b"", b"9" * 30):
             answer = await ask(thin, "PUT", path, [*TOKEN, (b"content-length", length)], b"{}")
             refused(answer, 422, "INVALID_CONTENT_LENGTH", "Content-Length")
+        coded = [*TOKEN, (b"transfer-encoding", b"gzip, chunked")]
+        refused(await ask(thin, "PUT", path, coded, b"{}"), 422, "INVALID_TRANSFER_ENCODING", "Transfer-Encoding")
         two = [*TOKEN, (b"content-length", b"2"), (b"content-length", b"3")]
         refused(await ask(thin, "PUT", path, two, b"{}"), 422, "INVALID_CONTENT_LENGTH", "Content-Length")
     await nothing_written(thin)

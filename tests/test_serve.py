@@ -165,7 +165,7 @@ def test_a_bad_configuration_is_refused_and_says_what(tmp_path: Path, config: st
 
 def test_the_client_commands(server: Server) -> None:
     with httpx.Client(base_url=server.url, timeout=30) as http:
-        grant = http.post("/v1/locks/cli:a/acquire", json={"ownerId": "somebody"}).json()
+        grant = http.post("/v1/locks/cli:a/acquire", json={"ownerId": "somebody", "ttlMillis": 600_000}).json()
     environment = {"FENCEGATE_URL": server.url}
     listed = run("locks", "--prefix", "cli:", "--json", **environment)
     assert [lock["lockKey"] for lock in json.loads(listed.stdout)["locks"]] == ["cli:a"]

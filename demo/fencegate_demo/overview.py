@@ -5,6 +5,7 @@ from html import escape
 
 from fencegate_demo.exhibit import Exhibit
 from fencegate_demo.plan import NotRun
+from fencegate_demo.wording import CELL_WORDS
 
 
 def overview(exhibits: Sequence[Exhibit], not_run: Sequence[NotRun]) -> str:
@@ -29,7 +30,8 @@ def _matrix(scenarios: Sequence[Exhibit]) -> str:
         f"{''.join(_cell(found.get((resource, store, name))) for name in names)}</tr>"
         for resource, store in places
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{lines}\n</tbody></table>"
+    words = f'<p class="soft">{CELL_WORDS[:1].upper()}{CELL_WORDS[1:]}.</p>'
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{lines}\n</tbody></table>{words}"
 
 
 def _cell(shown: Exhibit | None) -> str:

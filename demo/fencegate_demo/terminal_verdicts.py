@@ -12,6 +12,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fencegate_demo.exhibit import Exhibit
+from fencegate_demo.wording import CELL_WORDS
 
 
 def verdicts(exhibits: Sequence[Exhibit]) -> RenderableType:
@@ -27,8 +28,7 @@ def _matrix(scenarios: Sequence[Exhibit]) -> RenderableType:
     table = _table(Column("resource", overflow="fold"), Column("locks in", overflow="fold"), *names)
     for resource, store in places:
         table.add_row(resource, store, *(_cell(found.get((resource, store, name))) for name in names))
-    words = "stale writes that were refused, of how many came; and how many got in without the check, or the claim"
-    return Group(table, Padding(Text(words, "dim"), (0, 2)))
+    return Group(table, Padding(Text(CELL_WORDS, "dim"), (0, 2)))
 
 
 def _cell(shown: Exhibit | None) -> Text:

@@ -12,6 +12,8 @@ SIGN_WORDS: dict[MarkKind, str] = {
     "corrupting": "stale, yet accepted",
 }
 
+CELL_WORDS = "stale writes that were refused, of how many came; and how many got in without the check, or the claim"
+
 
 class Row(NamedTuple):
     """A line of the verdict: the same thing in both arms, and whether the unfenced one is bad news."""

@@ -18,8 +18,8 @@ def demo(
     resource: Annotated[
         str | None,
         typer.Option(
-            help="rows (default), objects, service; one to start: postgresql, mariadb, redis, redis-hashes, s3; or one "
-            "of your own by its URL: sqlite, postgresql, mysql, mariadb, file, s3, az, gs, redis."
+            help="rows (default), objects, service; one to start: postgresql, mariadb, redis, redis-hashes, s3, azure; "
+            "or one of your own by its URL: sqlite, postgresql, mysql, mariadb, file, s3, az, gs, redis."
         ),
     ] = None,
     everything: Annotated[

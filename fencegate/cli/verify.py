@@ -20,8 +20,8 @@ def verify(
     resource: Annotated[
         str | None,
         typer.Option(
-            help="rows, objects, service; one to start: postgresql, mariadb, redis, redis-hashes, s3; or one of your "
-            "own by its URL."
+            help="rows, objects, service; one to start: postgresql, mariadb, redis, redis-hashes, s3, azure; or one of "
+            "your own by its URL."
         ),
     ] = None,
     everything: Annotated[

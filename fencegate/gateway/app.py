@@ -14,9 +14,10 @@ from fencegate.gateway.protected import Protected
 from fencegate.gateway.resources import ObjectsSettings, ResourceSettings, RowsSettings, UpstreamSettings
 from fencegate.gateway.rows import ProtectedRows
 from fencegate.gateway.upstream import ProtectedUpstream
-from fencegate.web.asgi import Handler, Headers, Reply, Request, whole_request
+from fencegate.web.asgi import Disconnected, Handler, Headers, Reply, Request, whole_request
 
 DRAIN_WITHIN_S = 8.0
+PIECE_BYTES = 256 * 1024
 
 
 class Gateway:
@@ -79,7 +80,7 @@ class Gateway:
             reply = await protected.answer(request, target)
             if not isinstance(reply.body, bytes) and request.method != "HEAD":
                 to_be_sent = True
-                reply.body = _UntilSent(reply.body, self._end)
+                reply.body = _UntilSent(reply.body, self._end, request, protected.within_s)
             return reply
         finally:
             if not to_be_sent:
@@ -97,19 +98,43 @@ class Gateway:
 
 class _UntilSent:
     """The body of an answer, which is under way until it is closed. No generator: one that never began, since the head
-    could not be sent, runs no `finally`."""
+    could not be sent, runs no `finally`.
 
-    def __init__(self, body: AsyncIterator[bytes], closed: Callable[[], None]) -> None:
+    A caller that takes less than a piece of it in `within_s` is cut off: it would keep its place at the resource for
+    ever.
+    """
+
+    def __init__(
+        self, body: AsyncIterator[bytes], closed: Callable[[], None], request: Request, within_s: float
+    ) -> None:
         self._body = body
         self._closed = closed
+        self._request = request
+        self._within_s = within_s
+        self._stuck: asyncio.TimerHandle | None = None
+        self._part = b""
+        self._at = 0
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
-        return await anext(self._body)
+        self._taken()
+        if self._request.gone:
+            raise Disconnected
+        if self._at >= len(self._part):
+            self._part, self._at = await anext(self._body), 0
+        piece = self._part[self._at : self._at + PIECE_BYTES]
+        self._at += PIECE_BYTES
+        self._stuck = asyncio.get_running_loop().call_later(self._within_s, self._request.abort)
+        return piece
+
+    def _taken(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
 
     async def aclose(self) -> None:
+        self._taken()
         try:
             if (close := getattr(self._body, "aclose", None)) is not None:
                 await close()

@@ -21,6 +21,8 @@ def declared_length(request: Request, limit: int) -> int | None:
     """What Content-Length says; None when the body comes in chunks. TooLarge over `limit`, before a byte is read."""
     values = set(request.headers(b"content-length"))
     if not values:
+        if any(coding.lower() != "chunked" for coding in request.headers(b"transfer-encoding")):
+            raise InvalidInput("Transfer-Encoding", "can only be chunked: what else was done to the body is not undone")
         return None
     value = values.pop()
     if values or _LENGTH.fullmatch(value) is None:

@@ -20,7 +20,7 @@ from fastapi import Depends, Header, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
-from fencegate.core.errors import UnsafeConfiguration
+from fencegate.core.errors import InvalidInput, UnsafeConfiguration
 from fencegate.core.names import Guard
 from fencegate.middleware.fence import Fence
 from fencegate.middleware.presented import presented, require_fence, try_fence
@@ -73,9 +73,14 @@ def _lock_key(lock: LockOf) -> Callable[..., Any]:
     guard = Guard(lock, lock, names)
 
     async def filled_in(request: Request) -> str:
-        presented()  # without the middleware nothing of this would protect anything
+        here = presented()  # without the middleware nothing of this would protect anything
         endpoint = getattr(request.scope.get("route"), "endpoint", None)
-        return guard.lock_key(tuple(_as_the_endpoint_gets_it(name, request, endpoint) for name in names))
+        key = tuple(_as_the_endpoint_gets_it(name, request, endpoint) for name in names)
+        try:
+            return guard.lock_key(key)
+        except InvalidInput as error:
+            here.answer_with(error)
+            raise
 
     return filled_in
 

@@ -95,6 +95,10 @@ class Presented:
             )
         return self.fence
 
+    def answer_with(self, error: FencegateError) -> None:
+        """Say that this error, which is about to be raised, is for the caller of the service."""
+        self._refusal = error
+
     def _bound(self, lock_key: str) -> Fence | None:
         token = read_token(self._headers["fencing-token"], self._headers["connection"])
         if token is None:

@@ -21,6 +21,8 @@ HotWrite = Callable[[str, bytes, Headers, bytes], Awaitable[Reply] | None]
 MAX_HEADERS = 256
 MAX_HEAD_BYTES = 65536
 """Of a head, or a trailer, that comes in many pieces; one that comes in one is no longer than what is read at once."""
+HEAD_WITHIN_S = 30.0
+"""From the first byte of a head to its end."""
 
 # There is one way only to read a header, else the time to refuse many of them would double with each.
 _HEAD = re.compile(
@@ -93,13 +95,14 @@ class ShortWayProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast(asyncio.Transport, _OneWrite(transport, self.loop)))
+        self._wait_until(self.loop.time() + self.timeout_keep_alive)
 
     def on_message_begin(self) -> None:
         self._in_message = True
         self._in_head = True
         self._only_head = False
         super().on_message_begin()
-        self.scope["extensions"] = {ABORT: {"cut": self.transport.abort}}
+        self.scope["extensions"] = {ABORT: {"cut": self.transport.abort, "gone": self.transport.is_closing}}
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # The trailer of a chunked body comes here too, and would become headers that no proxy before us has seen.
@@ -141,7 +144,11 @@ class ShortWayProtocol(HttpToolsProtocol):
                 return
         self._only_head = self._in_message
         self._begun = None
+        waits, was_in_head = self.timeout_keep_alive_task, self._in_head
         super().data_received(data)
+        if waits is not None:
+            fresh = self._in_head and not was_in_head
+            self._wait_until(self.loop.time() + HEAD_WITHIN_S if fresh else waits.when())
         # The parser keeps what it has of a header until all of it is there: without an end, all that is ever sent.
         self._head_bytes = self._head_bytes + len(data) if self._only_head else 0
         if self._head_bytes > MAX_HEAD_BYTES and self._in_message and not self.transport.is_closing():
@@ -149,6 +156,12 @@ class ShortWayProtocol(HttpToolsProtocol):
                 self.send_400_response("The head of the request is too long.")
             else:  # its trailer is: an answer may be under way
                 self.transport.abort()
+
+    def _wait_until(self, due_s: float) -> None:
+        """Close the connection then, unless a request has come by that time; uvicorn waits so after an answer only."""
+        served = self.cycle is not None and not self.cycle.response_complete
+        if not served and (self._in_head or not self._in_message) and not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_at(due_s, self.timeout_keep_alive_handler)
 
     def send_400_response(self, msg: str) -> None:
         """Whoever is being served would take it for the answer to what it asked for, and that may be done: it is only

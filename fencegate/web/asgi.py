@@ -23,7 +23,7 @@ Headers = list[tuple[bytes, bytes]]
 MAX_JSON_BYTES = 64 * 1024
 BODY_WITHIN_S = 30.0
 ABORT = "fencegate.abort"
-"""The extension of the scope whose `cut` cuts the connection."""
+"""The extension of the scope whose `cut` cuts the connection, and whose `gone` tells whether it is no more."""
 
 log = logging.getLogger("fencegate.web")
 
@@ -114,6 +114,12 @@ class Request:
         """Return when the client has gone away. Only after the body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody is there any more to be answered, as far as the server lets us know."""
+        is_gone = self._scope.get("extensions", {}).get(ABORT, {}).get("gone")
+        return is_gone is not None and bool(is_gone())
 
     def abort(self) -> None:
         """Cut the connection at once, with whatever was not read of the answer; where the server lets us."""

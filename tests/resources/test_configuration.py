@@ -250,6 +250,43 @@ def test_one_table_has_one_lock(file: Path, url: str) -> None:
     assert "two locks" in told
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("redis://h/0?prefix=a:", "rediss://h:6379?replicas=1&prefix=a:"),
+        ("redis://h", "redis://H:6379/0?replicas=1"),
+        ("az://c/p", "azure://c/p/"),
+        ("s3://b/p?endpoint=http://h&region=a", "s3://b/p?region=b&virtual_hosted=true&endpoint=http://h"),
+        ("http://h/base", "http://h:80/base/"),
+    ],
+)
+def test_one_thing_has_one_lock_however_its_url_is_spelt(file: Path, one: str, other: str) -> None:
+    told = refusal(file, f'[resources.a]\nurl = "{one}"\n[resources.b]\nurl = "{other}"\n')
+    assert told.startswith(f"{file}:3: resource 'b'")
+    assert "two locks" in told
+
+
+def test_one_table_has_one_lock_by_either_name_of_mysql(file: Path) -> None:
+    resource = '[resources.{}]\nurl = "{}"\ntable = "t"\nkey = "id"\n'
+    told = refusal(file, resource.format("a", "mysql://app@db/app") + resource.format("b", "mariadb://app@db:3306/app"))
+    assert "two locks" in told
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("redis://h/0?prefix=a:", "redis://h/0?prefix=b:"),
+        ("redis://h/0", "redis://h/1"),
+        ("redis://h", "redis://h:6380"),
+        ("az://c/p?account=a", "az://c/p?account=b"),
+        ("http://h/a", "http://h/b"),
+    ],
+)
+def test_what_differs_may_have_two_names(file: Path, one: str, other: str) -> None:
+    made = read(file, f'[resources.a]\nurl = "{one}"\n[resources.b]\nurl = "{other}"\n')
+    assert set(made.resources) == {"a", "b"}
+
+
 def test_what_is_not_a_text_file_is_refused(file: Path) -> None:
     for content, says in (
         (b"\n\xff\xfe", ":2: is not UTF-8"),
@@ -374,7 +411,8 @@ def test_the_example_of_the_page_is_served(
         "sessions:x",
         "acct:7",
     ]
-    assert [fence["guarantee"] for fence in fences.values()] == [*["atomic"] * 4, "best-effort"]
+    guarantees = [fence["guarantee"] for fence in fences.values()]
+    assert guarantees == ["atomic", "atomic", "best-effort", "atomic", "best-effort"]  # the third is a shadow
     assert fences["reports/a/b"]["mode"] == "shadow"
     put = httpx.put(
         f"{server.url}/v1/resources/accounts/acme/7", json={"balance": "1"}, headers={"Fencing-Token": "34"}, timeout=60

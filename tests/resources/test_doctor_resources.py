@@ -1,7 +1,9 @@
 """What `fencegate doctor --config` says of resources: reachable or not, and what makes them unsafe."""
 
 import socket
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,16 @@ async def test_marks_that_a_restart_loses_are_warned_of(tmp_path: Path, careless
     found = await look_at(tmp_path, f'url = "redis://{careless.address}/0"')
     assert found.level == "warning"
     assert "appendonly" in found.findings[0].what
+    assert "round trip" in found.facts
+
+
+@pytest.mark.parametrize("key_type", ["TEXT", "INTEGER"])
+async def test_a_table_whose_rows_keep_their_marks_is_looked_at(tmp_path: Path, key_type: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "app.db")) as database:
+        database.execute(f"CREATE TABLE t (id {key_type} PRIMARY KEY NOT NULL, token BIGINT)")
+    table = f'url = "sqlite:///{tmp_path}/app.db"\ntable = "t"\nkey = "id"\ntoken_column = "token"'
+    found = await look_at(tmp_path, table)
+    assert found.level == "fine"
     assert "round trip" in found.facts
 
 

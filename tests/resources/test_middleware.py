@@ -514,6 +514,21 @@ async def test_the_dependency_makes_the_lock_key_of_what_the_endpoint_gets(guard
         assert {"fencing-token", "fencing-lock"} <= {each["name"] for each in parameters}
 
 
+@pytest.mark.parametrize("name", ["a%00b", "a%0d%0ab", "x" * 2000], ids=["NUL", "CRLF", "long"])
+async def test_a_name_of_which_the_dependency_can_make_no_lock_key_is_refused(name: str) -> None:
+    app = FastAPI()
+    app.add_middleware(FenceMiddleware)
+
+    @app.put("/files/{name}")
+    async def put(name: str, fence: Annotated[Fence, Depends(required_fence("file:{name}"))]) -> None:
+        pytest.fail("it ran")
+
+    async with await fastapi_client(app) as client:
+        answer = await client.put(f"/files/{name}")
+        assert (answer.status_code, answer.json()["error"]) == (422, "INVALID_KEY")
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
 async def test_a_template_that_names_what_the_endpoint_does_not_take_protects_nothing_and_says_so() -> None:
     app = FastAPI()
     app.add_middleware(FenceMiddleware)

@@ -195,6 +195,22 @@ async def test_a_caller_that_reads_nothing_holds_back_the_service_and_one_that_g
     await eventually(lambda: stage.connections == stage.closed)
 
 
+async def test_a_caller_that_reads_nothing_does_not_keep_its_place_at_the_service_for_ever(
+    http: httpx.AsyncClient, stage: Stage, start: Callable[..., Server]
+) -> None:
+    stage.says(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (64 * MIB), *[b"x" * MIB] * 64)
+    gateway = start(timeout="1s", max_connections=1, connect_timeout="1s")
+    async with http.stream("GET", f"{gateway.url}/v1/resources/api/large") as unread:
+        stage.says(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+        async def is_served() -> bool:
+            return (await http.get(f"{gateway.url}/v1/resources/api/small")).status_code == 200
+
+        await eventually(is_served)
+        with pytest.raises(httpx.HTTPError):  # it was cut, so that no part looks whole
+            await unread.aread()
+
+
 def peak_mib(server: Server) -> int:
     lines = Path(f"/proc/{server.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) // 1024

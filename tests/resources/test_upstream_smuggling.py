@@ -70,6 +70,7 @@ SMUGGLED = b"DELETE /v1/resources/api/kv/victim HTTP/1.1\r\nHost: x\r\nFencing-T
         [b"Transfer-Encoding: chunked", b"Content-Length: 3"],
         [b"Transfer-Encoding: identity", b"Content-Length: 3"],
         [b"Transfer-Encoding: chunked, identity"],
+        [b"Transfer-Encoding: gzip, chunked"],
         [b"Transfer-Encoding: xchunked"],
         [b"Transfer-Encoding: \x0bchunked"],
         [b"Transfer-Encoding : chunked"],

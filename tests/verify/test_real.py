@@ -16,8 +16,10 @@ from fencegate.verify.real.cell import Live, Plan, run_cell
 from fencegate.verify.real.histories import Ledger, stale
 from fencegate.verify.real.outcome import Outcome, saved
 from fencegate.verify.real.record import Granted, HasRead, HasWritten, LetGo, Reads, Record, Said, Tail, Writes
+from fencegate.verify.real.sides import resource_side
 from fencegate.verify.real.storm import ALWAYS, APART, WEIGHTS, storm
 from fencegate.verify.real.thinning import thinned
+from tests.real import azurite
 from tests.verify.planted import BUGS
 
 EVERY = (*WEIGHTS, *APART)
@@ -78,6 +80,17 @@ def test_with_little_time_nothing_is_begun_that_it_does_not_suffice_for_unless_i
     assert resources(15, Cells()) == ["rows", "objects"]
     assert resources(5, Cells(resource="objects")) == ["objects"]
     assert len(resources(5, Cells(everything=True))) > 10
+
+
+async def test_a_server_that_forgets_when_it_is_killed_is_stopped_and_cut_off_but_never_killed(tmp_path: Path) -> None:
+    assert "azure" in resources(5, Cells(everything=True))
+    if reason := azurite.missing():
+        pytest.skip(reason)
+    async with resource_side("azure", tmp_path) as side:
+        assert side.servers
+        assert side.addresses
+        assert side.commits
+        assert not side.killable
 
 
 def test_a_seed_gives_the_same_faults() -> None:

@@ -36,6 +36,8 @@ class Kind:
     """The URLs of its stores, and the tables of its resources, when it runs."""
     needs: tuple[str, ...] = ()
     """Packages that the adapter or store needs beside the server."""
+    killable: bool = True
+    """Whether it has what it acknowledged after a kill."""
 
 
 @dataclass(slots=True)
@@ -87,6 +89,14 @@ def _seaweed(server: Any) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
     return {}, {"s3": {"url": f"s3://demo/data?endpoint={server.endpoint}&region=us-east-1"}}
 
 
+def _azurite(server: Any) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+    from fencegate_demo.startable.azurite import ACCOUNT, KEY
+
+    os.environ["AZURE_STORAGE_ACCOUNT_KEY"] = KEY
+    server.make_container("demo")
+    return {}, {"azure": {"url": f"az://demo/data?account={ACCOUNT}&endpoint={server.endpoint}"}}
+
+
 KINDS = (
     Kind(
         "postgres",
@@ -135,6 +145,15 @@ KINDS = (
         lambda server: ({"zookeeper": server.url}, {}),
     ),
     Kind("seaweed", (), ("s3",), lambda module, folder: module.SeaweedServer(folder), _seaweed, ("obstore",)),
+    Kind(
+        "azurite",
+        (),
+        ("azure",),
+        lambda module, folder: module.AzuriteServer(folder),
+        _azurite,
+        ("obstore",),
+        killable=False,  # it writes down what it has every few seconds
+    ),
 )
 STORES = tuple(dict.fromkeys(name for kind in KINDS for name in kind.stores))
 RESOURCES = (*dict.fromkeys(name for kind in KINDS for name in kind.resources), "service")

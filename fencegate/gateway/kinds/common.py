@@ -25,6 +25,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=:)")
 _AT = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<place>[^`]*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+_SAME = {"mariadb": "mysql", "azure": "az", "rediss": "redis"}
+_PORTS = {"postgresql": ":5432", "mysql": ":3306", "redis": ":6379", "http": ":80", "https": ":443"}
+_NAMES_NOTHING = frozenset({"region", "virtual_hosted", "replicas", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
+"""Options that say how the data is reached, and not which it is."""
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
@@ -105,8 +109,11 @@ class ResourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @property
     def data(self) -> tuple[str, ...]:
         """What it protects: of two resources with the same data, neither would protect it from the other."""
-        address = urlsplit(self.url)
-        return self.scheme, address.netloc.rpartition("@")[2].lower(), address.path.rstrip("/"), address.query
+        address, scheme = urlsplit(self.url), _SAME.get(self.scheme, self.scheme)
+        host = address.netloc.rpartition("@")[2].lower().removesuffix(_PORTS.get(scheme, ":"))
+        path = address.path.rstrip("/")
+        options = sorted(each for each in address.query.split("&") if each.partition("=")[0] not in _NAMES_NOTHING)
+        return scheme, host, "" if scheme == "redis" and path == "/0" else path, "&".join(options)
 
     @property
     def guard_rule(self) -> Guard:

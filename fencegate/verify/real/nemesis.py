@@ -44,7 +44,7 @@ class Nemesis:
         cast, found = self._cast, list(ALWAYS)
         for name, side in (("store", cast.store), ("resource", cast.resource)):
             if side.servers:
-                found += [f"pause {name}", f"kill {name}"]
+                found += [f"pause {name}", *([f"kill {name}"] if side.killable else [])]
         found += [f"line {name}" for name in ("replica-store", "gateway-resource") if cast.lines[name]]
         if full_disk.ABLE and cast.store.embedded:
             found.append("full disk of replica")

@@ -27,6 +27,8 @@ COMMITS = {
     "mariadb": b"COMMIT",
     "etcd": b"/v3/kv/txn",
     "s3": b"PUT ",
+    "az": b"PUT ",
+    "azure": b"PUT ",
     "http": b"PUT ",
 }
 """What a request that changes something has in it; the answer to one is cut off."""
@@ -50,6 +52,7 @@ class Side:
     standby: "Standby | None" = None
     embedded: bool = False
     busy: bool = False
+    killable: bool = True
 
     async def kill(self, server: Any) -> None:
         await asyncio.to_thread(server.kill)
@@ -206,6 +209,7 @@ async def _running(
             words = " ".join(str(error).split())[-200:] or type(error).__name__
             raise StoreUnavailable(f"{kind.module} did not start: {words}") from None
         side.servers = list(getattr(server, "members", [server]))
+        side.killable = kind.killable
         side.addresses = [getattr(each, "address", None) or f"127.0.0.1:{each.port}" for each in side.servers]
         yield told
     finally:

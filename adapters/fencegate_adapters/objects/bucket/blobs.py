@@ -189,11 +189,14 @@ class Blobs:
                 return
 
     async def keys(self, within: str, after: str | None = None, page: int = 200) -> AsyncGenerator[str, None]:
-        """The keys of a directory, those of directories below it too, in the server's order."""
+        """The keys of a directory, those of directories below it too, in the server's order, behind `after`."""
+        # Not all that speak Azure's protocol know where to begin (Azurite): they list in order, and from the beginning.
+        skipped = after if after is not None and self._url.scheme == "az" else ""
         with self._reads():
             async for chunk in self._once.list(within.rstrip("/"), offset=after, chunk_size=page):
                 for found in chunk:
-                    yield found["path"]
+                    if found["path"] > skipped:
+                        yield found["path"]
 
     async def close(self) -> None:
         """obstore's threads may still be letting go of what the last call gave them, and an interpreter that ends at
