@@ -479,7 +479,6 @@ async def test_many_idle_records_are_forgotten_side_by_side_and_no_two_raise_one
     assert store.conflicts <= 64  # a floor that was never seen is guessed to be absent, once
 
 
-
 async def test_a_replica_that_knows_many_locks_forgets_some_but_never_its_waiters(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
