@@ -99,12 +99,9 @@ class ObjectWrites:
 async def _fenced(url: str, name: str, data: bytes) -> AsyncIterator[Write]:
     from fencegate_adapters.objects import BucketObjects
 
-    async def body() -> AsyncIterator[bytes]:
-        yield data
-
     async def write(number: int) -> object:
         key, fence = (f"{number}",), f"files:{number}"
-        return await objects.write(key, fence, TOKEN, body(), content_type=CONTENT_TYPE, metadata={})
+        return await objects.write(key, fence, TOKEN, data, content_type=CONTENT_TYPE, metadata={})
 
     objects = BucketObjects("files", url.replace("/objects?", f"/{name}?"), guard_template="{resource}:{key}")
     await objects.open()

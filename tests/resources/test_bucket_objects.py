@@ -13,7 +13,7 @@ from fencegate.core.ports import Conditions
 from fencegate_adapters.objects import BucketObjects
 from fencegate_adapters.objects.bucket.keys import object_place
 from fencegate_adapters.objects.bucket.outcomes import Refused
-from fencegate_adapters.objects.bucket.standing import PAST
+from fencegate_adapters.objects.frame import PAST
 from tests.folder_objects import FENCE, KEY, get, parts, put
 from tests.resources.bucket_fixtures import bucket_objects
 from tests.toy_bucket import toy_bucket
