@@ -84,20 +84,13 @@ def encode(header: Header) -> bytes:
     """The header as it stands before the body; ValueError when key, type and metadata are too long together."""
     front = _front(header.key, header.content_type)
     metadata = _json(dict(header.metadata)) if header.metadata else "{}"
-    it = header.standing
-    text = (f"{front}{metadata}]" if it is None else f"{front}{metadata},{_written(it)}]").encode()
+    standing = f",{_written(header.standing)}" if header.standing is not None else ""
+    text = f"{front}{metadata}{standing}]".encode()
     if len(text) > MAX_TEXT_BYTES:
         raise ValueError(f"key, content type and metadata need {len(text)} bytes, over {MAX_TEXT_BYTES}")
-    fixed = _FIXED.pack(
-        MAGIC,
-        VERSION,
-        (_TOMBSTONE if header.tombstone else 0) | (_STANDING if header.standing is not None else 0),
-        len(text),
-        header.token,
-        header.size,
-        header.modified_us,
-        bytes.fromhex(header.nonce),
-    )
+    flags = (_TOMBSTONE if header.tombstone else 0) | (_STANDING if standing else 0)
+    nonce = bytes.fromhex(header.nonce)
+    fixed = _FIXED.pack(MAGIC, VERSION, flags, len(text), header.token, header.size, header.modified_us, nonce)
     return fixed + _CRC.pack(zlib.crc32(text, zlib.crc32(fixed))) + text
 
 

@@ -279,9 +279,8 @@ def _version(found: Any) -> Version:
 
 def _update(expected: Version) -> dict[str, str]:
     e_tag, version = expected.e_tag, expected.version
-    if e_tag is None and version is None:
+    if e_tag is not None:
+        return {"e_tag": e_tag} if version is None else {"e_tag": e_tag, "version": version}
+    if version is None:
         raise UnsafeConfiguration("the bucket's server gives no ETags, so no write could depend on one")
-    named = {} if e_tag is None else {"e_tag": e_tag}
-    if version is not None:
-        named["version"] = version
-    return named
+    return {"version": version}

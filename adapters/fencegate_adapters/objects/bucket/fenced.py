@@ -103,10 +103,10 @@ class Fenced:
         try:
             for pause_s in _PAUSES_S:
                 found = self._frames.known(place)
-                if found is None or standing_of(found.header).epoch != self.kept.epoch:
-                    found, header = await self._current(place, fresh=False)
-                else:
+                if found is not None and standing_of(found.header).epoch == self.kept.epoch:
                     header = found.header
+                else:
+                    found, header = await self._current(place, fresh=False)
                 raised, shadow = shown(header, token, self._mode)
                 if (value is None or conditions is not NO_CONDITIONS) and (
                     _refusal(place, value, etag_of(header), conditions) is not None
@@ -117,7 +117,7 @@ class Fenced:
                 reach("resource.write")
                 landing = self._frames.commit(place, written, body, found)
                 # It is on its way: what is only needed afterwards is made while the server works.
-                seen = seen_of(written, self._mode, shadow, created=value is not None and etag_of(header) is None)
+                seen = seen_of(written, self._mode, shadow, created=value is not None and header.tombstone)
                 if await landing:
                     before = standing_of(found.header).body
                     if before or (value is not None and value.body):

@@ -40,11 +40,9 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     start: bytes = b""
 
 
-def _in_one(start: bytes, body: Sequence[bytes]) -> bytes | list[bytes]:
+def _in_one(start: bytes, body: Sequence[bytes], size: int) -> bytes | list[bytes]:
     """Many small parts in one piece; a large one is not copied for the sake of the header before it."""
-    if len(body) < FEW_PARTS and sum(map(len, body)) > MAX_COPIED_BYTES:
-        return [start, *body]
-    return b"".join((start, *body))
+    return [start, *body] if size > MAX_COPIED_BYTES and len(body) < FEW_PARTS else b"".join((start, *body))
 
 
 class _Fate(Enum):
@@ -107,7 +105,7 @@ class Frames:
             start = frame.encode(header)
         except ValueError as error:
             raise InvalidInput("metadata", str(error)) from error
-        data = _in_one(start, body)
+        data = _in_one(start, body, header.size)
         sent = self._blobs.put(place.key, data, base.version if base is not None else None, CONTENT_TYPE)
         return self._landed(place, header, base, data, len(start), sent)
 

@@ -90,4 +90,6 @@ def info_of(header: Header) -> ObjectInfo:
 
 
 def seen_of(header: Header, mode: Mode, shadow: ShadowRefusal | None = None, *, created: bool = False) -> Seen:
-    return Seen(mark_of(header, mode), etag_of(header), created, shadow)
+    standing = header.standing or FRESH
+    mark = standing.mark if mode == "enforce" else standing.shadow
+    return Seen(mark, None if header.tombstone else standing.etag, created, shadow)
