@@ -78,8 +78,8 @@ class Fenced:
 
     def refuse_stale(self, found: Frame | None, token: Token) -> None:
         """Refuse early what could only be refused later: a mark never goes back. To accept takes `change`."""
-        if self._mode == "enforce":
-            admit(token, mark_of(found.header, self._mode) if found is not None else 0)
+        if found is not None and self._mode == "enforce":
+            admit(token, standing_of(found.header).mark)
 
     async def claim(self, place: Place, token: Token) -> Seen:
         async with self._turns.of(place):

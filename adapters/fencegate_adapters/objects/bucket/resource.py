@@ -165,10 +165,8 @@ class BucketObjects:
     ) -> Seen:
         place, home = self._places(key, fence)
         given = Token(token)
-        found = self._frames.known(home) or await self._frames.load(home)
-        if not isinstance(body, bytes):
-            # Who is stale now need not send its body first.
-            self._fenced.refuse_stale(found, given)
+        # Who is stale now need not send its body first.
+        self._fenced.refuse_stale(self._frames.known(home) or await self._frames.load(home), given)
         received = await self._layout.receive(place, given, content_type, body)
         value = Value(received.size, content_type, metadata, received.key)
         try:
