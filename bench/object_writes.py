@@ -12,17 +12,19 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 from bench.arm import Sample
 from bench.library import SharedServer
 from bench.summary import WRITE
+from fencegate.core.token import Token
 from fencegate_demo.startable import seaweed
 
 CONTENT_TYPE = "application/octet-stream"
 """Not text: SeaweedFS tries to compress that, a tenth of a large put, but no frame. The arms must be asked the same."""
-TOKEN = 1_700_000_000_000_000
+TOKEN = Token(1_700_000_000_000_000)  # as a lease has it
 BUCKET = "bench"
 WARM_WRITES = 3
 
@@ -99,12 +101,9 @@ class ObjectWrites:
 async def _fenced(url: str, name: str, data: bytes) -> AsyncIterator[Write]:
     from fencegate_adapters.objects import BucketObjects
 
-    async def body() -> AsyncIterator[bytes]:
-        yield data
-
     async def write(number: int) -> object:
         key, fence = (f"{number}",), f"files:{number}"
-        return await objects.write(key, fence, TOKEN, body(), content_type=CONTENT_TYPE, metadata={})
+        return await objects.write(key, fence, TOKEN, data, content_type=CONTENT_TYPE, metadata={})
 
     objects = BucketObjects("files", url.replace("/objects?", f"/{name}?"), guard_template="{resource}:{key}")
     await objects.open()
@@ -145,7 +144,23 @@ async def _conditional(url: str, name: str, data: bytes) -> AsyncIterator[Write]
 
 
 def _store(url: str, name: str) -> Any:
+    """The library with the options that it has in the fenced arm."""
     from obstore.store import S3Store
 
+    from fencegate_adapters.objects.bucket.blobs import CONNECT_WITHIN, FOR_EVER
+
     endpoint = url.partition("endpoint=")[2].partition("&")[0]
-    return S3Store(BUCKET, prefix=name, endpoint=endpoint, region="us-east-1", client_options={"allow_http": True})
+    within = timedelta(seconds=20)
+    return S3Store(
+        BUCKET,
+        prefix=name,
+        endpoint=endpoint,
+        region="us-east-1",
+        client_options={
+            "allow_http": True,
+            "connect_timeout": CONNECT_WITHIN,
+            "timeout": FOR_EVER,
+            "read_timeout": within,
+        },
+        retry_config={"max_retries": 0, "retry_timeout": within},
+    )

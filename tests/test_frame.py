@@ -1,5 +1,7 @@
 """The frame of an object, and the file names that objects get: what goes in comes out, and nothing else does."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,22 +9,42 @@ from msgspec.structs import replace
 
 from fencegate.core.errors import InvalidInput
 from fencegate.core.token import MAX_TOKEN
-from fencegate_adapters.objects.frame import MAX_HEADER_BYTES, MAX_TEXT_BYTES, BadFrame, Header, decode, encode
+from fencegate_adapters.objects.frame import (
+    MAX_HEADER_BYTES,
+    MAX_TEXT_BYTES,
+    PAST,
+    BadFrame,
+    Header,
+    Standing,
+    decode,
+    encode,
+)
 from fencegate_adapters.objects.names import file_path, object_name, piece
 
 HEADER = Header("reports/2024.csv", 34, "00" * 15 + "ff", 5, 1_700_000_000_000_000, "text/csv", {"by": "B"})
 BODY = b"a,b,c"
 
+nonces = st.binary(min_size=16, max_size=16).map(bytes.hex)
+standings = st.builds(
+    Standing,
+    mark=st.integers(0, MAX_TOKEN),
+    shadow=st.integers(0, MAX_TOKEN),
+    epoch=st.integers(0, 2**62),
+    etag=st.one_of(st.just(""), nonces),
+    body=st.text(max_size=100),
+    past=st.lists(nonces, max_size=PAST).map('","'.join),
+)
 headers = st.builds(
     Header,
     key=st.text(min_size=1, max_size=100),
     token=st.integers(1, MAX_TOKEN),
-    nonce=st.binary(min_size=16, max_size=16).map(bytes.hex),
+    nonce=nonces,
     size=st.integers(0, 2**62),
     modified_us=st.integers(0, 2**62),
     content_type=st.text(max_size=50),
     metadata=st.dictionaries(st.text(max_size=20), st.text(max_size=50), max_size=5),
     tombstone=st.booleans(),
+    standing=st.one_of(st.none(), standings),
 )
 segments = st.text(st.characters(exclude_characters="/", exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1)
 object_names = st.lists(segments.filter(lambda it: it not in (".", "..")), min_size=1, max_size=4).map("/".join)
@@ -32,7 +54,32 @@ long_names = st.lists(st.text("ab!0", min_size=70, max_size=200), min_size=1, ma
 @given(headers, st.binary(max_size=100))
 def test_a_header_comes_back_as_it_was(header: Header, body: bytes) -> None:
     written = encode(header)
-    assert decode(written + body, len(written) + header.size) == (header, len(written))
+    follows = 0 if header.standing is not None and header.standing.body else header.size
+    assert decode(written + body, len(written) + follows) == (header, len(written))
+
+
+@given(headers)
+def test_the_text_of_a_header_is_json(header: Header) -> None:
+    key, content_type, metadata, *more = json.loads(encode(header)[60:])
+    assert (key, content_type, metadata) == (header.key, header.content_type, header.metadata)
+    it = header.standing
+    expected = [] if it is None else [[str(it.mark), str(it.shadow), str(it.epoch), it.etag, it.body, [*it.nonces]]]
+    assert more == expected
+
+
+@given(st.lists(nonces, min_size=1, max_size=2 * PAST))
+def test_a_frame_remembers_the_latest_nonces_before_its_own(given: list[str]) -> None:
+    standing = Standing()
+    for nonce in given:
+        standing = Standing(past=standing.past_after(nonce))
+    assert standing.nonces == tuple(reversed(given))[:PAST]
+
+
+@pytest.mark.parametrize("standing", [Standing(etag="5"), Standing(past="0" * 31), Standing(past='a","' + "0" * 32)])
+def test_a_frame_whose_nonces_are_none_is_refused(standing: Standing) -> None:
+    written = encode(replace(HEADER, standing=standing))
+    with pytest.raises(BadFrame):
+        decode(written + BODY, len(written) + len(BODY))
 
 
 @given(headers, st.integers(0, 2**62))

@@ -13,6 +13,7 @@ from fencegate.core.ports import Conditions, Key, Objects, Resource, Seen
 from fencegate.testing.resource_suite import PER_KEY, Mode, ResourceSuite, Subject
 from fencegate_adapters.objects import FolderObjects
 from tests.folder_objects import FENCE, KEY, folder_objects, get, parts, put
+from tests.whole_bodies import check_whole_bodies
 
 
 @pytest.fixture
@@ -53,6 +54,11 @@ async def test_everything_known_of_an_object_comes_back(objects: FolderObjects) 
     assert (head_seen.etag, head_seen.mark) == (seen.etag, 7)
     assert not (await put(objects, ("a", "b"), "s:a/b", b"", 7)).created
     assert await get(objects, ("a", "b")) == b""
+
+
+async def test_a_body_may_be_given_whole(tmp_path: Path) -> None:
+    async with folder_objects(tmp_path, max_bytes=100_000) as objects:
+        await check_whole_bodies(objects)
 
 
 async def test_identical_bytes_have_different_etags(objects: FolderObjects) -> None:

@@ -291,6 +291,10 @@ class ObjectInfo:
     modified_us: int = 0
 
 
+Body = bytes | AsyncIterator[bytes]
+"""The bytes of an object that is written: as they come, or whole when they are there."""
+
+
 class Objects(Resource, Protocol):
     """Bytes under names."""
 
@@ -309,7 +313,7 @@ class Objects(Resource, Protocol):
         key: Key,
         fence: str,
         token: int,
-        body: AsyncIterator[bytes],
+        body: Body,
         *,
         content_type: str,
         metadata: Mapping[str, str],

@@ -21,6 +21,8 @@ class Token(int):
     __slots__ = ()
 
     def __new__(cls, value: int) -> Self:
+        if type(value) is cls:
+            return value
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_TOKEN:
             raise InvalidToken("a fencing token is a whole number from 1 to 2^63-1")
         return super().__new__(cls, value)

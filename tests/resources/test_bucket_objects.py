@@ -13,10 +13,11 @@ from fencegate.core.ports import Conditions
 from fencegate_adapters.objects import BucketObjects
 from fencegate_adapters.objects.bucket.keys import object_place
 from fencegate_adapters.objects.bucket.outcomes import Refused
-from fencegate_adapters.objects.bucket.standing import PAST
+from fencegate_adapters.objects.frame import PAST
 from tests.folder_objects import FENCE, KEY, get, parts, put
 from tests.resources.bucket_fixtures import bucket_objects
 from tests.toy_bucket import toy_bucket
+from tests.whole_bodies import check_whole_bodies
 
 PLACE = object_place("k")
 
@@ -181,6 +182,12 @@ async def test_a_body_over_the_limit_is_refused_and_says_which_layout_has_a_high
             await put(objects, KEY, FENCE, b"x" * 1001, 7)
         assert await get(objects, KEY) is None
         await put(objects, KEY, FENCE, b"x" * 1000, 7)
+
+
+@pytest.mark.parametrize("layout", ["framed", "pointer"])
+async def test_a_body_may_be_given_whole(seaweed_url: str, layout: str) -> None:
+    async with bucket_objects(seaweed_url, layout, max_bytes=100_000) as objects:
+        await check_whole_bodies(objects)
 
 
 async def test_metadata_that_could_not_be_read_back_is_refused(objects: BucketObjects) -> None:

@@ -20,6 +20,7 @@ from fencegate.core.ports import Conditions, Key, Resource, RowWrite, Seen
 from fencegate.testing.resource_suite import PER_KEY, Mode, ResourceSuite, opened
 from fencegate_adapters.redis import RedisHashes, RedisStrings
 from tests.resources.redis_fixtures import redis_server, redis_url
+from tests.whole_bodies import check_whole_bodies
 
 __all__ = ["redis_server", "redis_url"]
 
@@ -160,6 +161,10 @@ async def test_over_the_limit_nothing_is_written(strings: RedisStrings) -> None:
     with pytest.raises(TooLarge):
         await put(strings, "k", b"y" * 1001)
     assert await content(strings, "k") == b"x" * 1000
+
+
+async def test_a_body_may_be_given_whole(strings: RedisStrings) -> None:
+    await check_whole_bodies(strings)
 
 
 async def test_conditions_look_at_the_bytes_that_are_there_now(strings: RedisStrings, raw: redis.asyncio.Redis) -> None:

@@ -7,6 +7,7 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from fencegate.core.errors import ResourceUnavailable
+from fencegate.core.token import Token
 from fencegate.verify.sim.bucket import ODD, BucketServer
 from fencegate.verify.sim.gateways import Layout
 from fencegate.verify.sim.objects import ObjectPlan, plan_of
@@ -36,7 +37,7 @@ def _hard_delete() -> Any:
     """What is deleted is gone, and its mark with it."""
     real = Fenced.change
 
-    async def change(self: Fenced, place: Place, token: int, value: Any, *more: Any) -> Any:
+    async def change(self: Fenced, place: Place, token: Token, value: Any, *more: Any) -> Any:
         seen = await real(self, place, token, value, *more)
         if value is None:
             await self._frames._blobs.delete(place.key)
@@ -120,8 +121,8 @@ def _mark_in_the_cache() -> Any:
         if found is None:
             return None
         standing = replace(standing_of(found.header), mark=_own(self).get(place.key, 0))
-        found = found._replace(header=replace(found.header, standing=standing))
-        self._remember(place, found._replace(start=b""))
+        found = replace(found, header=replace(found.header, standing=standing))
+        self._remember(place, replace(found, start=b""))
         return found
 
     async def commit_(self: Frames, place: Place, header: Header, *args: Any) -> bool:

@@ -16,6 +16,10 @@ async def nothing() -> AsyncIterator[bytes]:
     yield b""
 
 
+async def whole(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
 def stream(found: Found, byte_range: tuple[int, int] | None) -> AsyncIterator[bytes]:
     """The body, or the bytes from the first to the last of the range, as far as they exist.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from fencegate.clock import SYSTEM, Clock
 from fencegate.core.errors import InvalidInput, ResourceUnavailable, TooLarge
 from fencegate.core.names import check_lock_key
-from fencegate.core.ports import NO_CONDITIONS, Conditions, Guarantee, Key, ObjectInfo, Seen
+from fencegate.core.ports import NO_CONDITIONS, Body, Conditions, Guarantee, Key, ObjectInfo, Seen
 from fencegate.core.token import MAX_TOKEN
 from fencegate.failpoint import reach
 from fencegate_adapters.objects import body as bodies
@@ -93,7 +93,7 @@ class FolderObjects:
         key: Key,
         fence: str,
         token: int,
-        body: AsyncIterator[bytes],
+        body: Body,
         *,
         content_type: str,
         metadata: Mapping[str, str],
@@ -118,7 +118,7 @@ class FolderObjects:
             return None, bodies.nothing(), seen
         return found.info, bodies.stream(found, byte_range), seen
 
-    async def _replace(self, header: Header, fence: str, body: AsyncIterator[bytes], conditions: Conditions) -> Seen:
+    async def _replace(self, header: Header, fence: str, body: Body, conditions: Conditions) -> Seen:
         # A mark never goes back, so who is stale now need not send its body first.
         await self._steps.run(self._folder.refuse_stale, check_lock_key(fence), header.token)
         draft = self._folder.draft(header)
@@ -130,9 +130,9 @@ class FolderObjects:
         finally:
             await asyncio.shield(asyncio.to_thread(draft.discard))
 
-    async def _receive(self, draft: Draft, body: AsyncIterator[bytes]) -> None:
+    async def _receive(self, draft: Draft, body: Body) -> None:
         waiting, size = bytearray(), 0
-        async for data in body:
+        async for data in bodies.whole(body) if isinstance(body, bytes) else body:
             size += len(data)
             if size > self.max_bytes:
                 raise TooLarge(f"an object has at most {self.max_bytes} bytes here", maxBytes=self.max_bytes)

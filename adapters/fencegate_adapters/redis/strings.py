@@ -8,7 +8,7 @@ from typing import Any
 
 from fencegate.clock import SYSTEM, Clock
 from fencegate.core.errors import TooLarge
-from fencegate.core.ports import NO_CONDITIONS, Conditions, Key, ObjectInfo, Seen
+from fencegate.core.ports import NO_CONDITIONS, Body, Conditions, Key, ObjectInfo, Seen
 from fencegate_adapters.redis import names, script
 from fencegate_adapters.redis.resource import WAIT_MS, Mode, RedisResource, spelled
 
@@ -60,7 +60,7 @@ class RedisStrings(RedisResource):
         key: Key,
         fence: str,
         token: int,
-        body: AsyncIterator[bytes],
+        body: Body,
         *,
         content_type: str,
         metadata: Mapping[str, str],
@@ -102,9 +102,9 @@ class RedisStrings(RedisResource):
     def _index(self) -> str:
         return names.index_name(self._record.name)
 
-    async def _received(self, body: AsyncIterator[bytes]) -> bytes:
+    async def _received(self, body: Body) -> bytes:
         data = bytearray()
-        async for part in body:
+        async for part in _pieces(body) if isinstance(body, bytes) else body:
             data += part
             if len(data) > self.max_bytes:
                 raise TooLarge(f"a string has at most {self.max_bytes} bytes here", maxBytes=self.max_bytes)

@@ -5,7 +5,7 @@ Nothing is retried here that writes: a second attempt under the surface would be
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache, cached_property
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import certifi
+import msgspec
+import obstore
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
@@ -64,7 +66,7 @@ Connect = Callable[[BucketUrl, dict[str, Any], dict[str, Any]], Store]
 """The bucket of a URL, with what obstore calls its client options and its retries."""
 
 
-class Version(NamedTuple):
+class Version(msgspec.Struct, frozen=True, gc=False):
     """What names one state of a key for a condition: stores use one or the other."""
 
     e_tag: str | None
@@ -88,6 +90,7 @@ class Blobs:
         self._url = url
         self._timeout = timedelta(seconds=timeout_s)
         self._once = self._connected(retries=0)
+        self._is_obstores = isinstance(self._once, S3Store | AzureStore | GCSStore)
 
     @cached_property
     def _retrying(self) -> Store:
@@ -150,15 +153,25 @@ class Blobs:
                 f"resource {self._resource!r}: the object is cut off, {expected} bytes are missing"
             )
 
-    async def put(
+    def put(
         self, key: str, data: bytes | Sequence[bytes], expected: Version | None, content_type: str
-    ) -> Version:
-        """Write if `key` still is at this version (None: absent). Raises Refused, NotSent or Unsettled."""
+    ) -> Awaitable[Version]:
+        """Write if `key` still is at this version (None: absent). Raises Refused, NotSent or Unsettled.
+
+        It is on its way when this returns, as far as the store allows.
+        """
         mode: Any = "create" if expected is None else _update(expected)
+        attributes = {"Content-Type": content_type}
+        if self._is_obstores:  # their own method is a coroutine, which sends nothing before it is awaited
+            once: Any = self._once
+            sent = obstore.put_async(once, key, data, mode=mode, attributes=attributes, use_multipart=False)
+        else:
+            sent = self._once.put_async(key, data, mode=mode, attributes=attributes, use_multipart=False)
+        return self._landed(key, sent)
+
+    async def _landed(self, key: str, sent: Awaitable[Any]) -> Version:
         try:
-            done = await self._once.put_async(
-                key, data, mode=mode, attributes={"Content-Type": content_type}, use_multipart=False
-            )
+            done = await sent
         except (AlreadyExistsError, PreconditionError) as error:
             raise Refused(key) from error
         except FileNotFoundError as error:
@@ -268,10 +281,9 @@ def _version(found: Any) -> Version:
 
 
 def _update(expected: Version) -> dict[str, str]:
-    e_tag, version = expected
-    if e_tag is None and version is None:
+    e_tag, version = expected.e_tag, expected.version
+    if e_tag is not None:
+        return {"e_tag": e_tag} if version is None else {"e_tag": e_tag, "version": version}
+    if version is None:
         raise UnsafeConfiguration("the bucket's server gives no ETags, so no write could depend on one")
-    named = {} if e_tag is None else {"e_tag": e_tag}
-    if version is not None:
-        named["version"] = version
-    return named
+    return {"version": version}

@@ -14,7 +14,7 @@ from fencegate.core.errors import (
     UnsafeConfiguration,
 )
 from fencegate.core.fence import admit
-from fencegate.core.ports import Conditions, Seen
+from fencegate.core.ports import NO_CONDITIONS, Conditions, Seen
 from fencegate.core.token import Token
 from fencegate.failpoint import reach
 from fencegate_adapters.objects.bucket.frames import Frame, Frames
@@ -76,13 +76,12 @@ class Fenced:
         self.kept = await self._records.current()
         return self.kept.record.floor
 
-    async def refuse_stale(self, place: Place, token: int) -> None:
+    def refuse_stale(self, found: Frame | None, token: Token) -> None:
         """Refuse early what could only be refused later: a mark never goes back. To accept takes `change`."""
-        found = self._frames.known(place) or await self._frames.load(place)
-        if self._mode == "enforce":
-            admit(Token(token), mark_of(found.header, self._mode) if found is not None else 0)
+        if found is not None and self._mode == "enforce":
+            admit(token, standing_of(found.header).mark)
 
-    async def claim(self, place: Place, token: int) -> Seen:
+    async def claim(self, place: Place, token: Token) -> Seen:
         async with self._turns.of(place):
             for pause_s in _PAUSES_S:
                 found, header = await self._current(place, fresh=True)
@@ -93,24 +92,40 @@ class Fenced:
         raise self._contended()
 
     async def change(
-        self, place: Place, token: int, value: Value | None, body: Sequence[bytes], conditions: Conditions
+        self, place: Place, token: Token, value: Value | None, body: Sequence[bytes], conditions: Conditions
     ) -> Seen:
-        """Make this the value (None: nothing), if the token and the conditions allow."""
-        async with self._turns.of(place):
+        """Make this the value (None: nothing), if the token and the conditions allow.
+
+        Mostly nobody is before us, the frame is known and there are no conditions: that way has few steps.
+        """
+        if not self._turns.take(place):
+            await self._turns.wait(place)
+        try:
             for pause_s in _PAUSES_S:
-                found, header = await self._current(place, fresh=False)
+                found = self._frames.known(place)
+                if found is not None and standing_of(found.header).epoch == self.kept.epoch:
+                    header = found.header
+                else:
+                    found, header = await self._current(place, fresh=False)
                 raised, shadow = shown(header, token, self._mode)
-                if _refusal(place, value, etag_of(header), conditions) is not None:
+                if (value is None or conditions is not NO_CONDITIONS) and (
+                    _refusal(place, value, etag_of(header), conditions) is not None
+                ):
                     await self._refuse(place, token, value, conditions)
                     continue
                 written = with_value(raised, self._nonce(), found.header, token, value, self._clock.now_us())
                 reach("resource.write")
-                if await self._frames.commit(place, written, body, found):
+                landing = self._frames.commit(place, written, body, found)
+                # It is on its way: what is only needed afterwards is made while the server works.
+                seen = seen_of(written, self._mode, shadow, created=value is not None and header.tombstone)
+                if await landing:
                     before = standing_of(found.header).body
-                    if before or standing_of(written).body:
+                    if before or (value is not None and value.body):
                         self._janitor.replaced(place, before)
-                    return seen_of(written, self._mode, shadow, created=etag_of(header) is None and value is not None)
+                    return seen
                 await self._pause(pause_s)
+        finally:
+            self._turns.end(place)
         raise self._contended()
 
     async def settle(self, place: Place, kept: Kept) -> None:
@@ -128,7 +143,7 @@ class Fenced:
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
-    async def _refuse(self, place: Place, token: int, value: Value | None, conditions: Conditions) -> None:
+    async def _refuse(self, place: Place, token: Token, value: Value | None, conditions: Conditions) -> None:
         """Raise the mark, then refuse by what is there; return when what is there allows it after all."""
         found, header = await self._current(place, fresh=True)
         raised, _ = shown(header, token, self._mode)

@@ -7,9 +7,10 @@ tells whether it landed. The last known frame of each place is kept, so that a h
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from enum import Enum, auto
-from typing import NamedTuple
+
+import msgspec
 
 from fencegate.clock import Clock
 from fencegate.core.errors import InvalidInput, ResourceUnavailable
@@ -17,7 +18,7 @@ from fencegate_adapters.objects import frame
 from fencegate_adapters.objects.bucket.blobs import Blobs, Version
 from fencegate_adapters.objects.bucket.keys import Place
 from fencegate_adapters.objects.bucket.outcomes import NotSent, Refused, Unsettled
-from fencegate_adapters.objects.bucket.standing import PAST, standing_of
+from fencegate_adapters.objects.bucket.standing import standing_of
 from fencegate_adapters.objects.frame import Header
 
 CONTENT_TYPE = "application/vnd.fencegate.frame"
@@ -30,7 +31,7 @@ _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """A frame that was there: `start` are the first bytes of its body, as far as they were fetched."""
 
     header: Header
@@ -39,9 +40,9 @@ class Frame(NamedTuple):
     start: bytes = b""
 
 
-def _in_one(parts: list[bytes]) -> bytes | list[bytes]:
+def _in_one(start: bytes, body: Sequence[bytes], size: int) -> bytes | list[bytes]:
     """Many small parts in one piece; a large one is not copied for the sake of the header before it."""
-    return parts if sum(map(len, parts)) > MAX_COPIED_BYTES and len(parts) <= FEW_PARTS else b"".join(parts)
+    return [start, *body] if size > MAX_COPIED_BYTES and len(body) < FEW_PARTS else b"".join((start, *body))
 
 
 class _Fate(Enum):
@@ -70,7 +71,7 @@ class Frames:
         self._resource = resource
         self._blobs = blobs
         self._clock = clock
-        self._within_s = within_s
+        self._within_us = int(within_s * 1_000_000)
         self._known: OrderedDict[str, Frame] = OrderedDict()
 
     def known(self, place: Place) -> Frame | None:
@@ -94,18 +95,34 @@ class Frames:
         self._remember(place, Frame(header, blob.version, body_at))
         return Frame(header, blob.version, body_at, blob.data[body_at:])
 
-    async def commit(self, place: Place, header: Header, body: Sequence[bytes], base: Frame | None) -> bool:
-        """Replace `base` (None: nothing) by this frame. False when others were faster, and nothing was written.
+    def commit(self, place: Place, header: Header, body: Sequence[bytes], base: Frame | None) -> Awaitable[bool]:
+        """Replace `base` (None: nothing) by this frame, which is on its way when this returns. False when others were
+        faster, and nothing was written.
 
         An attempt of unknown fate is followed up: read back, and sent again while it can still land.
         """
-        start = self._encoded(header)
-        data = _in_one([start, *body])
-        deadline_us = self._clock.monotonic_us() + int(self._within_s * 1_000_000)
+        try:
+            start = frame.encode(header)
+        except ValueError as error:
+            raise InvalidInput("metadata", str(error)) from error
+        data = _in_one(start, body, header.size)
+        sent = self._blobs.put(place.key, data, base.version if base is not None else None, CONTENT_TYPE)
+        return self._landed(place, header, base, data, len(start), sent)
+
+    async def _landed(
+        self,
+        place: Place,
+        header: Header,
+        base: Frame | None,
+        data: bytes | list[bytes],
+        body_at: int,
+        sent: Awaitable[Version],
+    ) -> bool:
+        deadline_us = self._clock.monotonic_us() + self._within_us
         doubtful, pause_s = False, _FIRST_PAUSE_S
         while True:
             try:
-                version = await self._blobs.put(place.key, data, base.version if base else None, CONTENT_TYPE)
+                version = await sent
             except Refused:
                 pass
             except NotSent:
@@ -121,7 +138,7 @@ class Frames:
                 self.forget(place)
                 raise
             else:
-                self._remember(place, Frame(header, version, len(start)))
+                self._remember(place, Frame(header, version, body_at))
                 return True
             fate = await self._fate(place, header, base, doubtful=doubtful)
             if fate is _Fate.LANDED or fate is _Fate.NEVER:
@@ -134,6 +151,7 @@ class Frames:
                 raise self._unknown()
             await asyncio.sleep(pause_s * (0.5 + self._clock.jitter()))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            sent = self._blobs.put(place.key, data, base.version if base is not None else None, CONTENT_TYPE)
 
     def forget(self, place: Place) -> None:
         self._known.pop(place.key, None)
@@ -155,20 +173,14 @@ class Frames:
             raise self._unavailable(f"lost {place.key!r}, and its mark with it: restore it, or raise the floor")
         if now is None:
             return _Fate.OPEN
-        past = standing_of(now.header).past
+        past = standing_of(now.header).nonces
         if header.nonce in (now.header.nonce, *past):
             return _Fate.LANDED
         if base is not None and now.header.nonce == base.header.nonce:
             return _Fate.OPEN
         # The chain from what we built on is all there, and we are not in it.
-        whole = base.header.nonce in past if base is not None else len(past) < PAST
+        whole = base.header.nonce in past if base is not None else len(past) < frame.PAST
         return _Fate.NEVER if whole else _Fate.UNKNOWN
-
-    def _encoded(self, header: Header) -> bytes:
-        try:
-            return frame.encode(header)
-        except ValueError as error:
-            raise InvalidInput("metadata", str(error)) from error
 
     def _remember(self, place: Place, found: Frame) -> None:
         if found.version.e_tag is None and found.version.version is None:

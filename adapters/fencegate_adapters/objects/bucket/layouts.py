@@ -6,12 +6,16 @@ any length stream into it in parts, and a claim writes a few hundred bytes.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
+import msgspec
+
 from fencegate.clock import Clock
 from fencegate.core.errors import FencegateError, TooLarge, UnsafeConfiguration
+from fencegate.core.ports import Body
+from fencegate_adapters.objects.body import whole
 from fencegate_adapters.objects.bucket.blobs import MAX_PARTS, PART_BYTES, Blobs
 from fencegate_adapters.objects.bucket.keys import Place, body_key
 from fencegate_adapters.objects.bucket.upload import Upload
@@ -19,19 +23,18 @@ from fencegate_adapters.objects.bucket.upload import Upload
 MAX_FRAMED_BYTES = 64 * 1024 * 1024
 
 
-class Received:
+class Received(msgspec.Struct, frozen=True, gc=False):
     """A body that came: its size, and where its bytes are: in `parts`, for the frame, or uploaded under `key`."""
 
-    def __init__(self, size: int, parts: Sequence[bytes] = (), key: str = "") -> None:
-        self.size = size
-        self.parts = parts
-        self.key = key
+    size: int
+    parts: Sequence[bytes] = ()
+    key: str = ""
 
 
 class Layout(Protocol):
     """How values are received."""
 
-    async def receive(self, place: Place, token: int, content_type: str, body: AsyncIterator[bytes]) -> Received:
+    async def receive(self, place: Place, token: int, content_type: str, body: Body) -> Received:
         """Take the whole body; TooLarge over the limit."""
 
     async def discard(self, received: Received) -> None:
@@ -49,18 +52,23 @@ class Framed:
             )
         self._max_bytes = max_bytes
 
-    async def receive(self, place: Place, token: int, content_type: str, body: AsyncIterator[bytes]) -> Received:
+    async def receive(self, place: Place, token: int, content_type: str, body: Body) -> Received:
+        if isinstance(body, bytes):
+            return Received(self._bounded(len(body)), (body,))
         parts, size = [], 0  # joined once, right before they are sent
         async for part in body:
             parts.append(part)
-            size += len(part)
-            if size > self._max_bytes:
-                raise TooLarge(
-                    f"an object has at most {self._max_bytes} bytes here; max_bytes can be raised to "
-                    f'{MAX_FRAMED_BYTES}, and with layout = "pointer" beyond that',
-                    maxBytes=self._max_bytes,
-                )
+            size = self._bounded(size + len(part))
         return Received(size, parts)
+
+    def _bounded(self, size: int) -> int:
+        if size > self._max_bytes:
+            raise TooLarge(
+                f"an object has at most {self._max_bytes} bytes here; max_bytes can be raised to "
+                f'{MAX_FRAMED_BYTES}, and with layout = "pointer" beyond that',
+                maxBytes=self._max_bytes,
+            )
+        return size
 
     async def discard(self, received: Received) -> None:
         return
@@ -75,12 +83,12 @@ class Pointer:
         self._max_bytes = max_bytes
         self._part_bytes = max(PART_BYTES, -(-max_bytes // MAX_PARTS))
 
-    async def receive(self, place: Place, token: int, content_type: str, body: AsyncIterator[bytes]) -> Received:
+    async def receive(self, place: Place, token: int, content_type: str, body: Body) -> Received:
         key = body_key(place.name, token, self._clock.random_id(16))
         upload = Upload(self._blobs, key, content_type, self._part_bytes)
         size = 0
         try:
-            async for part in body:
+            async for part in whole(body) if isinstance(body, bytes) else body:
                 size += len(part)
                 if size > self._max_bytes:
                     raise TooLarge(f"an object has at most {self._max_bytes} bytes here", maxBytes=self._max_bytes)

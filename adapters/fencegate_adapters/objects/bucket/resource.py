@@ -2,15 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
 from fencegate.clock import SYSTEM, Clock
 from fencegate.core.errors import FencegateError, InvalidInput, ResourceUnavailable
 from fencegate.core.names import Guard, check_lock_key
-from fencegate.core.ports import NO_CONDITIONS, Conditions, Guarantee, Key, ObjectInfo, Seen
-from fencegate.core.token import MAX_TOKEN
+from fencegate.core.ports import NO_CONDITIONS, Body, Conditions, Guarantee, Key, ObjectInfo, Seen
+from fencegate.core.token import MAX_TOKEN, Token
 from fencegate_adapters.objects.bucket.blobs import Blobs, Connect
 from fencegate_adapters.objects.bucket.fenced import Fenced, value_untouched
 from fencegate_adapters.objects.bucket.frames import KNOWN, Damaged, Frame, Frames
@@ -118,7 +118,7 @@ class BucketObjects:
     # --- the calls ---------------------------------------------------------------------------------------------------
 
     async def claim(self, fence: str, token: int) -> Seen:
-        return await self._fenced.claim(self._homes.place(check_lock_key(fence)), token)
+        return await self._fenced.claim(self._homes.place(check_lock_key(fence)), Token(token))
 
     async def mark(self, fence: str) -> int:
         return await self._fenced.mark(self._homes.place(check_lock_key(fence)))
@@ -132,12 +132,13 @@ class BucketObjects:
     ) -> tuple[ObjectInfo | None, AsyncIterator[bytes], Seen]:
         """One version of the object, whatever is written meanwhile; of a range, the bytes that there are."""
         place, home = self._places(key, fence)
-        claimed = await self._fenced.claim(home, token) if token is not None else None
+        given = Token(token) if token is not None else None
+        claimed = await self._fenced.claim(home, given) if given is not None else None
         tried = ""
         for _ in range(TRIES):
             found = await self._frames.load(place)
             if found is None or found.header.tombstone:
-                return None, _nothing(), await self._seen(found, place, home, token, claimed)
+                return None, _nothing(), await self._seen(found, place, home, given, claimed)
             first, last = byte_range or (0, found.header.size - 1)
             try:
                 body = await self._values.stream(place, found, first, min(last + 1, found.header.size))
@@ -146,7 +147,7 @@ class BucketObjects:
                     break
                 tried = found.header.nonce
                 continue
-            return info_of(found.header), body, await self._seen(found, place, home, token, claimed)
+            return info_of(found.header), body, await self._seen(found, place, home, given, claimed)
         raise ResourceUnavailable(
             f"the bytes of {place.name!r} are not there: try again, and if that does not help, restore them"
         )
@@ -156,19 +157,20 @@ class BucketObjects:
         key: Key,
         fence: str,
         token: int,
-        body: AsyncIterator[bytes],
+        body: Body,
         *,
         content_type: str,
         metadata: Mapping[str, str],
         conditions: Conditions = NO_CONDITIONS,
     ) -> Seen:
         place, home = self._places(key, fence)
+        given = Token(token)
         # Who is stale now need not send its body first.
-        await self._fenced.refuse_stale(home, token)
-        received = await self._layout.receive(place, token, content_type, body)
+        self._fenced.refuse_stale(self._frames.known(home) or await self._frames.load(home), given)
+        received = await self._layout.receive(place, given, content_type, body)
         value = Value(received.size, content_type, metadata, received.key)
         try:
-            return await self._change(place, home, token, value, received, conditions)
+            return await self._change(place, home, given, value, received, conditions)
         except FencegateError as error:
             if error.members.get("outcome") != "unknown":
                 await self._layout.discard(received)
@@ -176,8 +178,9 @@ class BucketObjects:
 
     async def delete(self, key: Key, fence: str, token: int, conditions: Conditions = NO_CONDITIONS) -> Seen:
         place, home = self._places(key, fence)
-        await self._fenced.refuse_stale(home, token)
-        return await self._change(place, home, token, None, Received(0), conditions)
+        given = Token(token)
+        self._fenced.refuse_stale(self._frames.known(home) or await self._frames.load(home), given)
+        return await self._change(place, home, given, None, Received(0), conditions)
 
     async def list(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, ObjectInfo]]:
         """In the order of their keys in the bucket, as the server has it."""
@@ -185,19 +188,25 @@ class BucketObjects:
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
-    async def _change(
-        self, place: Place, home: Place, token: int, value: Value | None, received: Received, conditions: Conditions
-    ) -> Seen:
+    def _change(
+        self, place: Place, home: Place, token: Token, value: Value | None, received: Received, conditions: Conditions
+    ) -> Awaitable[Seen]:
         if home == place:
-            return await self._fenced.change(place, token, value, received.parts, conditions)
-        # Two steps, and a pause between them is why this is best effort: the mark, then the object, which has its own.
+            return self._fenced.change(place, token, value, received.parts, conditions)
+        return self._claim_and_change(place, home, token, value, received, conditions)
+
+    async def _claim_and_change(
+        self, place: Place, home: Place, token: Token, value: Value | None, received: Received, conditions: Conditions
+    ) -> Seen:
+        """Two steps, and a pause between them is why this is best effort: the mark, then the object, which has its
+        own."""
         with value_untouched():
             claimed = await self._fenced.claim(home, token)
         seen = await self._fenced.change(place, token, value, received.parts, conditions)
         return Seen(claimed.mark, seen.etag, seen.created, claimed.shadow or seen.shadow)
 
     async def _seen(
-        self, found: Frame | None, place: Place, home: Place, token: int | None, claimed: Seen | None
+        self, found: Frame | None, place: Place, home: Place, token: Token | None, claimed: Seen | None
     ) -> Seen:
         """What a read says of the fence: looked at after the object, so the mark is never below its token."""
         fence = found if home == place else await self._frames.load(home)

@@ -13,9 +13,6 @@ from fencegate_adapters.objects.bucket.records import Kept
 from fencegate_adapters.objects.frame import Header, Standing
 from fencegate_adapters.objects.record import Mode
 
-PAST = 16
-"""How many nonces a frame remembers."""
-
 FRESH = Standing()
 
 
@@ -50,35 +47,31 @@ def mark_of(header: Header, mode: Mode) -> int:
     return standing.mark if mode == "enforce" else standing.shadow
 
 
-def shown(header: Header, token: int, mode: Mode) -> tuple[Header, ShadowRefusal | None]:
+def shown(header: Header, token: Token, mode: Mode) -> tuple[Header, ShadowRefusal | None]:
     """The header once its fence was shown `token`; StaleToken when that is too low, unless in shadow mode."""
-    mark = mark_of(header, mode)
+    standing = header.standing or FRESH
+    mark = standing.mark if mode == "enforce" else standing.shadow
     try:
-        admitted = admit(Token(token), mark)
+        admitted = admit(token, mark)
     except StaleToken as stale:
         if mode == "enforce":
             raise
         return header, ShadowRefusal(token, stale.highest)
     if admitted == mark:
         return header, None
-    standing = standing_of(header)
-    raised = replace(standing, mark=admitted) if mode == "enforce" else replace(standing, shadow=admitted)
+    raised = replace(standing, **{"mark" if mode == "enforce" else "shadow": int(admitted)})
     return replace(header, standing=raised), None
-
-
-def past_of(before: Header) -> tuple[str, ...]:
-    """What a frame that comes after `before` remembers."""
-    return (before.nonce, *standing_of(before).past)[:PAST]
 
 
 def again(header: Header, nonce: str, before: Header) -> Header:
     """The same value in the frame that comes after `before`."""
-    return replace(header, nonce=nonce, standing=replace(standing_of(header), past=past_of(before)))
+    past = standing_of(before).past_after(before.nonce)
+    return replace(header, nonce=nonce, standing=replace(standing_of(header), past=past))
 
 
 def with_value(header: Header, nonce: str, before: Header, token: int, value: Value | None, now_us: int) -> Header:
     """Another value (None: nothing) in the frame that comes after `before`; the frame's nonce names it."""
-    fence, past = standing_of(header), past_of(before)
+    fence, past = header.standing or FRESH, (before.standing or FRESH).past_after(before.nonce)
     if value is None:
         standing = Standing(fence.mark, fence.shadow, fence.epoch, past=past)
         return Header(header.key, token, nonce, modified_us=now_us, tombstone=True, standing=standing)
@@ -97,4 +90,6 @@ def info_of(header: Header) -> ObjectInfo:
 
 
 def seen_of(header: Header, mode: Mode, shadow: ShadowRefusal | None = None, *, created: bool = False) -> Seen:
-    return Seen(mark_of(header, mode), etag_of(header), created, shadow)
+    standing = header.standing or FRESH
+    mark = standing.mark if mode == "enforce" else standing.shadow
+    return Seen(mark, None if header.tombstone else standing.etag, created, shadow)

@@ -23,6 +23,44 @@ class Turns:
     def of(self, place: Place) -> "_Turn":
         return _Turn(self, place)
 
+    def take(self, place: Place) -> bool:
+        """Take the turn if nobody is before us; else `wait` for it. Whoever has it must `end` it."""
+        if place.key in self.taken:
+            return False
+        self.taken[place.key] = None
+        return True
+
+    async def wait(self, place: Place) -> None:
+        """Take the turn when those before us have had theirs."""
+        queue = self.taken[place.key]
+        if queue is None:
+            queue = self.taken[place.key] = deque()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        try:
+            async with asyncio.timeout(self.wait_s):
+                await turn
+        except BaseException as error:
+            if not turn.done():
+                queue.remove(turn)
+            elif not turn.cancelled():  # it came at the moment at which we gave up
+                self.end(place)
+            if not isinstance(error, TimeoutError):
+                raise
+            raise ResourceUnavailable(
+                f"resource {self.resource!r}: other writes to {place.name!r} take too long; nothing was written"
+            ) from None
+
+    def end(self, place: Place) -> None:
+        """Hand the turn over, so that nobody comes in between; only when nobody waits is the key free."""
+        queue = self.taken[place.key]
+        while queue:
+            turn = queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        del self.taken[place.key]
+
 
 class _Turn:
     __slots__ = ("_place", "_turns")
@@ -32,42 +70,8 @@ class _Turn:
         self._place = place
 
     async def __aenter__(self) -> None:
-        taken, key = self._turns.taken, self._place.key
-        if key in taken:
-            await self._wait()
-        else:
-            taken[key] = None
+        if not self._turns.take(self._place):
+            await self._turns.wait(self._place)
 
     async def __aexit__(self, *_: object) -> None:
-        self._end()
-
-    async def _wait(self) -> None:
-        queue = self._turns.taken[self._place.key]
-        if queue is None:
-            queue = self._turns.taken[self._place.key] = deque()
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queue.append(turn)
-        try:
-            async with asyncio.timeout(self._turns.wait_s):
-                await turn
-        except BaseException as error:
-            if not turn.done():
-                queue.remove(turn)
-            elif not turn.cancelled():  # it came at the moment at which we gave up
-                self._end()
-            if not isinstance(error, TimeoutError):
-                raise
-            raise ResourceUnavailable(
-                f"resource {self._turns.resource!r}: other writes to {self._place.name!r} take too long; nothing was "
-                "written"
-            ) from None
-
-    def _end(self) -> None:
-        """Hand the turn over, so that nobody comes in between; only when nobody waits is the key free."""
-        queue = self._turns.taken[self._place.key]
-        while queue:
-            turn = queue.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        del self._turns.taken[self._place.key]
+        self._turns.end(self._place)
