@@ -162,11 +162,14 @@ class Blobs:
         """
         mode: Any = "create" if expected is None else _update(expected)
         attributes = {"Content-Type": content_type}
-        if self._is_obstores:  # their own method is a coroutine, which sends nothing before it is awaited
-            once: Any = self._once
-            sent = obstore.put_async(once, key, data, mode=mode, attributes=attributes, use_multipart=False)
-        else:
-            sent = self._once.put_async(key, data, mode=mode, attributes=attributes, use_multipart=False)
+        once: Any = self._once
+        try:
+            if self._is_obstores:  # their own method is a coroutine, which sends nothing before it is awaited
+                sent = obstore.put_async(once, key, data, mode=mode, attributes=attributes, use_multipart=False)
+            else:
+                sent = once.put_async(key, data, mode=mode, attributes=attributes, use_multipart=False)
+        except BaseError as error:
+            raise self._put_failed(key, error) from None
         return self._landed(key, sent)
 
     async def _landed(self, key: str, sent: Awaitable[Any]) -> Version:
