@@ -20,27 +20,23 @@ unseen.)"""
 
 
 class BeforeStatements:
-    """Has `listener` called with the connection before each of its statements."""
+    """Has `of_dialect` called before each statement, with the context of its execution as the last argument, or
+    `of_engine` with the connection as the first."""
 
-    def __init__(self, listener: Callable[[Connection], None]) -> None:
-        def of_dialect(*given: Any) -> None:
-            listener(given[-1].root_connection)  # of the execution's context
-
-        def of_engine(connection: Connection, *_: Any) -> None:
-            listener(connection)
-
+    def __init__(self, of_dialect: Callable[..., None], of_engine: Callable[..., None]) -> None:
         self._of_dialect = of_dialect
         self._of_engine = of_engine
 
     def listen(self, engine: Engine) -> None:
         """Say it again whenever that matters: another may have come before us."""
-        collections = vars(engine.dialect).get(_LISTENS)
-        if collections is not None:
+        heard = engine.dialect.__dict__.get(_LISTENS)
+        if heard is not None:
+            one, many, plain = heard
             ours = self._of_dialect
-            for one in collections:
-                if one.parent_listeners or one.listeners[0] is not ours:  # of all engines, or put before us
-                    break
-            else:
+            if (
+                one.listeners[0] is many.listeners[0] is plain.listeners[0] is ours  # else another was put before us
+                and not (one.parent_listeners or many.parent_listeners or plain.parent_listeners)  # of all engines
+            ):
                 return
         if _LISTENS in vars(engine):
             return

@@ -24,7 +24,8 @@ from fencegate_adapters.sql.passing.postgresql import SHARE, WHY
 _SHARE = b"fencegate_share_3"
 _NOT_PREPARED = b"26000"
 _SQLSTATE = ord("C")
-_TEXT, _BINARY = 0, 1
+_FORMATS = (1, 0)
+"""Of the key and the token: binary, and text."""
 _ROWS = 2
 _FAILED = 3
 _WARM_UP = 2
@@ -48,8 +49,8 @@ class Straight:
         self._times = 0
         self.is_prepared = False
         self.is_read = True
-        self._begin = self._key = b""
-        self._token = 0
+        self._begin = b""
+        self._claims: Claims
         self.passed = False
 
     def is_due(self) -> bool:
@@ -65,10 +66,9 @@ class Straight:
 
     def send(self, driver: Any, claims: Claims, *, ahead: bool) -> bool:
         """Whether the answer is read later, as it may be when this is `ahead` of what the caller does."""
-        ((_, self._token),) = claims
-        self._key = claims.keys[0]
+        self._claims = claims
         self._begin = b"BEGIN" if driver.isolation_level is None else b"BEGIN ISOLATION LEVEL READ COMMITTED"
-        known = vars(driver)
+        known = driver.__dict__
         later = ahead and self._is_blocking and "wait" not in known
         if later:
             self.is_read = False
@@ -82,7 +82,7 @@ class Straight:
         try:
             pgconn.enter_pipeline_mode()
             pgconn.send_query_params(self._begin, None)
-            pgconn.send_query_prepared(_SHARE, (self._key, b"%d" % self._token), (_BINARY, _TEXT))
+            pgconn.send_query_prepared(_SHARE, self._claims.only, _FORMATS)
             pgconn.pipeline_sync()
         except BaseException:
             pgconn.finish()
@@ -115,12 +115,12 @@ class Straight:
     def _reason(self, driver: Any) -> ResourceUnavailable:
         """Or StaleToken, which it raises itself."""
         pgconn = self._pgconn
-        pgconn.send_query(WHY % self._key.hex().encode())
+        pgconn.send_query(WHY % self._claims.keys[0].hex().encode())
         answers = driver.wait(execute(pgconn))
         if pgconn.transaction_status != _FAILED:
             pgconn.finish()
             return ResourceUnavailable(REFUSED)
-        admit(self._token, int(answers[1].get_value(0, 0) or 0))
+        admit(self._claims.lowest, int(answers[1].get_value(0, 0) or 0))
         return ResourceUnavailable(REFUSED)
 
     def _answer(self) -> Steps:

@@ -14,7 +14,11 @@ class Seen:
         """Transactions were found to keep their first snapshot."""
 
     def all_of(self, claims: Claims) -> bool:
-        return claims.tokens.items() <= self._marks.items()
+        marks = self._marks
+        for lock_key, token in claims.tokens.items():
+            if marks.get(lock_key) != token:
+                return False
+        return True
 
     def add(self, claims: Claims) -> None:
         if len(self._marks) > _MOST:
