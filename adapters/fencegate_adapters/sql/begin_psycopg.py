@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from fencegate.core.errors import ResourceUnavailable
-from fencegate_adapters.sql.messages import awaited, exchange, lost
+from fencegate_adapters.sql.messages import awaited, close_unread, exchange, lost
 from fencegate_adapters.sql.openness import Openness, driver_of
 from fencegate_adapters.sql.passing import Claims
 from fencegate_adapters.sql.passing.seen import Seen
@@ -56,6 +56,9 @@ def begins(connection: Connection, claims: Claims, *, fresh: bool, ahead: bool) 
         awaited(connection, straight.read(driver))
     except connection.dialect.loaded_dbapi.Error as error:
         raise lost(connection, error) from error
+    except BaseException:
+        close_unread(driver)  # a signal may come between the two
+        raise
     # If not: not at the mark that was expected, below a floor, or in need of another look.
     return None if status() is None else status
 

@@ -8,6 +8,7 @@ which is ours for that while.
 """
 
 import functools
+import os
 from collections.abc import Generator
 from typing import Any
 
@@ -32,6 +33,7 @@ _WARM_UP = 2
 _PAUSE = 50
 """So many transactions go in the usual way where what was prepared is lost at once, as behind a pooler."""
 
+FORKED = "this transaction was begun by the process that this one was forked from: it is not ours to go on with"
 REFUSED = "the fence was not passed, and nothing was written: roll back and try again"
 
 Steps = Generator[Any, Any, None]
@@ -44,6 +46,8 @@ class Straight:
 
     def __init__(self, driver: Any) -> None:
         self._pgconn = driver.pgconn
+        self._process = 0
+        """The one that has sent."""
         self._is_blocking = isinstance(driver, psycopg.Connection)
         self._is_possible = psycopg.Pipeline.is_supported()
         self._times = 0
@@ -71,6 +75,7 @@ class Straight:
         known = driver.__dict__
         later = ahead and self._is_blocking and "wait" not in known
         if later:
+            self._process = os.getpid()
             self.is_read = False
             known["wait"] = functools.partial(self._read_first, driver)
         self._send()
@@ -94,12 +99,21 @@ class Straight:
             if not self.is_read:
                 del vars(driver)["wait"]
                 self.is_read = True
+                if self._process != os.getpid():
+                    self._let_go()
             return driver.wait(self._answer())
         except BaseException:
             # A signal may come before the answer is waited for, or raise what the driver does not know: then the steps
             # stand where they are for as long as somebody keeps the error.
             self._pgconn.finish()
             raise
+
+    def _let_go(self) -> None:
+        """In a forked process: the answer is its parent's, which would wait for it for ever. What is said here from now
+        on, even a farewell, goes nowhere."""
+        with open(os.devnull, "r+b") as nowhere:  # noqa: PTH123 - not a file of anybody's
+            os.dup2(nowhere.fileno(), self._pgconn.socket)
+        raise psycopg.OperationalError(FORKED)
 
     def _read_first(self, driver: Any, *given: Any, **named: Any) -> Any:
         """In place of the driver's `wait`, for something that we were not told of: a cursor of the driver, a sequence,
@@ -115,8 +129,12 @@ class Straight:
     def _reason(self, driver: Any) -> ResourceUnavailable:
         """Or StaleToken, which it raises itself."""
         pgconn = self._pgconn
-        pgconn.send_query(WHY % self._claims.keys[0].hex().encode())
-        answers = driver.wait(execute(pgconn))
+        try:
+            pgconn.send_query(WHY % self._claims.keys[0].hex().encode())
+            answers = driver.wait(execute(pgconn))
+        except BaseException:
+            pgconn.finish()
+            raise
         if pgconn.transaction_status != _FAILED:
             pgconn.finish()
             return ResourceUnavailable(REFUSED)
