@@ -54,7 +54,10 @@ class Fenced(Generic[S]):
         session = self._session
         if isinstance(session, _BLOCKING):
             raise TypeError("use `with fenced(…)` for a session or connection that is not async")
-        await session.run_sync(self._enter)
+        if isinstance(session, AsyncSession) and _is_ready(session.sync_session):
+            self._enter(session.sync_session)  # which does not wait for anything
+        else:
+            await session.run_sync(self._enter)
         return session
 
     async def __aexit__(

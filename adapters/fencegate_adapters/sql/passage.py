@@ -36,6 +36,7 @@ _Passed = tuple[RootTransaction, Openness] | None
 
 _QUICKLY: dict[str, Callable[[Connection, Claims, Seen, bool], Openness | None]] = {
     "pysqlite": begin_sqlite.passes,
+    "aiosqlite": begin_sqlite.passes,
     "psycopg": begin_psycopg.passes,
     "psycopg_async": begin_psycopg.passes,
 }
