@@ -13,7 +13,8 @@ from collections.abc import Generator
 from typing import Any
 
 import psycopg
-from psycopg.generators import execute, fetch_many, send
+from psycopg.generators import execute, send
+from psycopg.waiting import Wait
 
 from fencegate.core.errors import ResourceUnavailable
 from fencegate.core.fence import admit
@@ -162,11 +163,18 @@ class Straight:
 
     def _received(self) -> Generator[Any, Any, Any]:
         pgconn = self._pgconn
-        yield from send(pgconn)
-        yield from fetch_many(pgconn)  # of BEGIN
-        answers = yield from fetch_many(pgconn)
-        yield from fetch_many(pgconn)  # the end of the message
-        if not answers:
+        if pgconn.flush():
+            yield from send(pgconn)
+        found = []
+        for is_last in (False, False, True):  # BEGIN, the passage, and the end of the message
+            while pgconn.is_busy():
+                yield Wait.R
+                pgconn.consume_input()
+            found.append(pgconn.get_result())
+            if not is_last:
+                pgconn.get_result()  # none: it had no other
+        answer = found[1]
+        if answer is None:
             raise psycopg.OperationalError("the connection was lost")
         pgconn.exit_pipeline_mode()
-        return answers[0]
+        return answer
