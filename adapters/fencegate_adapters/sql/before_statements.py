@@ -9,7 +9,7 @@ can't be, or is no longer (one that listens to all engines comes before it), it 
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Dialect, Engine, event
 
 _OF_DIALECT = ("do_execute", "do_executemany", "do_execute_no_params")
 _OF_ENGINE = "before_cursor_execute"
@@ -27,17 +27,18 @@ class BeforeStatements:
         self._of_dialect = of_dialect
         self._of_engine = of_engine
 
+    def is_first(self, dialect: Dialect) -> bool:
+        """Ask whenever that matters: another may have come before us."""
+        heard = dialect.__dict__.get(_LISTENS)
+        if heard is None:
+            return False
+        one, many, plain = heard
+        return (
+            one.listeners[0] is many.listeners[0] is plain.listeners[0] is self._of_dialect  # else one was put before
+            and not (one.parent_listeners or many.parent_listeners or plain.parent_listeners)  # of all engines
+        )
+
     def listen(self, engine: Engine) -> None:
-        """Say it again whenever that matters: another may have come before us."""
-        heard = engine.dialect.__dict__.get(_LISTENS)
-        if heard is not None:
-            one, many, plain = heard
-            ours = self._of_dialect
-            if (
-                one.listeners[0] is many.listeners[0] is plain.listeners[0] is ours  # else another was put before us
-                and not (one.parent_listeners or many.parent_listeners or plain.parent_listeners)  # of all engines
-            ):
-                return
         if _LISTENS in vars(engine):
             return
         dispatch: Any = engine.dialect.dispatch

@@ -12,8 +12,8 @@ from fencegate.core.errors import ResourceUnavailable
 from fencegate_adapters.sql.messages import awaited, close_unread, exchange, lost
 from fencegate_adapters.sql.openness import Openness, driver_of
 from fencegate_adapters.sql.passing import Claims
-from fencegate_adapters.sql.passing.seen import Seen
 from fencegate_adapters.sql.passing.postgresql import RAISE_ALONE
+from fencegate_adapters.sql.passing.seen import Seen
 
 _STRAIGHT = "fencegate_straight"
 _IDLE = 0

@@ -1,4 +1,4 @@
-"""Passing on a connection of `sqlite3` or `aiosqlite` by one statement, when the mark is at the token already, as it mostly is.
+"""Passing in SQLite by one statement, when the mark is at the token already, as it mostly is.
 
 The usual way takes two, one that makes this connection the only writer and one that looks; and this one has no answer
 that would have to be fetched.

@@ -46,8 +46,10 @@ def join_session(session: Session, passage: Hears) -> None:
 
 def join(connection: Connection, passage: Hears) -> None:
     """Tell the passage of each statement."""
-    _before_statements.listen(connection.engine)
-    if connection.dialect.name in REMEMBERING:
+    dialect = connection.dialect
+    if not _before_statements.is_first(dialect):
+        _before_statements.listen(connection.engine)
+    if dialect.name in REMEMBERING:
         _listen_to_ends(connection.engine)
     known = connection.__dict__
     known[_PASSAGES] = (*known[_PASSAGES], passage) if _PASSAGES in known else (passage,)

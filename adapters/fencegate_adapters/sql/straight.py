@@ -112,7 +112,7 @@ class Straight:
     def _let_go(self) -> None:
         """In a forked process: the answer is its parent's, which would wait for it for ever. What is said here from now
         on, even a farewell, goes nowhere."""
-        with open(os.devnull, "r+b") as nowhere:  # noqa: PTH123 - not a file of anybody's
+        with open(os.devnull, "r+b") as nowhere:
             os.dup2(nowhere.fileno(), self._pgconn.socket)
         raise psycopg.OperationalError(FORKED)
 

@@ -14,11 +14,7 @@ class Seen:
         """Transactions were found to keep their first snapshot."""
 
     def all_of(self, claims: Claims) -> bool:
-        marks = self._marks
-        for lock_key, token in claims.tokens.items():
-            if marks.get(lock_key) != token:
-                return False
-        return True
+        return claims.tokens.items() <= self._marks.items()
 
     def add(self, claims: Claims) -> None:
         if len(self._marks) > _MOST:

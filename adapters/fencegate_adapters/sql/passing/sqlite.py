@@ -14,8 +14,8 @@ WHERE lock_key = :key AND mode = 'enforce'
 """
 _FIRST = "INSERT INTO fencegate_fences (lock_key, mode, token) VALUES (:key, 'enforce', :token)"
 
-# Passes when the mark is at the token, and fails otherwise, since there is no such absolute value. It takes the writer's
-# lock before it looks; and where it passes, the row that it would insert is there: no page is written.
+# Passes when the mark is at the token, and fails otherwise, since there is no such absolute value. The writer's lock
+# comes before the look; and where it passes, the row that it would insert is there: no page is written.
 SHARE = """
 INSERT INTO fencegate_fences (lock_key, mode, token) VALUES (
     ?1, 'enforce',
