@@ -577,6 +577,36 @@ def test_an_interrupt_between_sending_and_waiting_leaves_nothing_unread(
     engine.dispose()
 
 
+@pytest.mark.parametrize("table", ["fencegate_fences", "notes"])
+def test_a_connection_of_psycopg_that_a_signal_leaves_unread_does_not_keep_the_fence(
+    database: Database, warm: Engine, other: Engine, table: str
+) -> None:
+    """Neither while it passes, nor in a statement of the block: the server would go on with its transaction."""
+    main = threading.get_ident()
+    before = texts(warm)
+    usual = signal.signal(signal.SIGUSR1, raise_unexpected)
+    try:
+        with psycopg.connect(database.url) as raiser, ThreadPoolExecutor(1) as threads:
+            connection = psycopg.connect(database.url)
+            raiser.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
+
+            def interrupt() -> None:
+                eventually_sync(lambda: database.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"))
+                signal.pthread_kill(main, signal.SIGUSR1)
+
+            interrupting = threads.submit(interrupt)
+            with pytest.raises(Unexpected) as kept, fenced(connection, Lease(7)):
+                connection.execute(ADD, ["interrupted"])
+            interrupting.result(30)
+            raiser.rollback()
+    finally:
+        signal.signal(signal.SIGUSR1, usual)
+    assert connection.closed
+    note(other, 8, "of 8")
+    assert texts(warm) == [*before, "of 8"]
+    assert kept.value.__traceback__ is not None
+
+
 # --- forked processes, and a pooler ----------------------------------------------------------------------------------
 
 

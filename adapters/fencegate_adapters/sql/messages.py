@@ -28,8 +28,8 @@ def exchange(connection: Connection, driver: Any, message: bytes) -> Any:
 
 
 def close_unread(driver: Any) -> None:
-    """After a signal: nobody else may meet an answer that was not read. (For Ctrl-C, and a task that is cancelled, the
-    driver itself cleans up, once it waits.)"""
+    """After a signal: nobody else may meet an answer that was not read, and in the server the transaction would go on,
+    with the fence. (For Ctrl-C, and a task that is cancelled, the driver itself cleans up, once it waits.)"""
     if driver.pgconn.transaction_status == _ACTIVE:
         driver.pgconn.finish()
 
