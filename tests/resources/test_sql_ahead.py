@@ -591,7 +591,7 @@ def test_a_connection_of_psycopg_that_a_signal_leaves_unread_does_not_keep_the_f
             raiser.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
 
             def interrupt() -> None:
-                eventually_sync(lambda: database.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"))
+                eventually_sync(lambda: bool(database.fetch("SELECT 1 FROM pg_locks WHERE NOT granted")))
                 signal.pthread_kill(main, signal.SIGUSR1)
 
             interrupting = threads.submit(interrupt)
