@@ -4,6 +4,7 @@ is written without the fence, and no connection goes back to the pool with an an
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +24,9 @@ from fencegate.core.errors import FencegateError, ResourceUnavailable, StaleToke
 from fencegate.sql import fenced
 from fencegate_adapters.sql.straight import Straight
 from tests.eventually import eventually_sync
+from tests.real import pgbouncer
+from tests.real.pgbouncer import Pgbouncer
+from tests.real.postgres import PostgresServer
 from tests.resources.databases import Database, make_database
 from tests.resources.sql_notes import (
     KEY,
@@ -62,6 +66,22 @@ def other(database: Database, warm: Engine) -> Iterator[Engine]:
     engine = engine_of(database)
     yield engine
     engine.dispose()
+
+
+@pytest.fixture
+def pooler(postgres_server: PostgresServer) -> Iterator[Pgbouncer]:
+    if reason := pgbouncer.missing():
+        pytest.skip(reason)
+    pooler = Pgbouncer(postgres_server)
+    yield pooler
+    pooler.terminate()
+
+
+class Pooled(Database):
+    kind = "postgresql"
+
+    def __init__(self, url: str) -> None:
+        self.url = url
 
 
 @pytest.fixture(autouse=True)
@@ -511,3 +531,146 @@ def test_two_blocks_around_one_session_wait_for_their_answers(warm: Engine, othe
         with pytest.raises(FencegateError), fenced(session, Lease(7, "job:b")), fenced(session, Lease(7)):
             session.execute(insert(Note).values(text="stale"))
     assert "stale" not in texts(warm)
+
+
+@pytest.mark.parametrize("sent_by", ["send", "exchange"])
+def test_an_interrupt_between_sending_and_waiting_leaves_nothing_unread(
+    database: Database, warm: Engine, monkeypatch: pytest.MonkeyPatch, sent_by: str
+) -> None:
+    """Where the answer is waited for at once: BEGIN with the passage, and the message that raises a mark."""
+    engine = engine_of(database, pool_size=1, max_overflow=0, pool_timeout=1, pool_reset_on_return=None)
+    for _ in range(WARM):
+        with Session(engine) as session, fenced(session, Lease(7)), fenced(session, Lease(7, "job:b")):
+            session.execute(select(1))
+    before = texts(warm)
+    interrupts: list[Unexpected] = []
+    wait = psycopg.Connection.wait
+
+    def interrupted(self: Any, *given: Any, **named: Any) -> Any:
+        if self.pgconn.transaction_status == pq.TransactionStatus.ACTIVE and not interrupts:
+            interrupts.append(Unexpected())
+            raise interrupts[0]
+        return wait(self, *given, **named)
+
+    def interrupted_read(self: Straight, driver: Any) -> None:
+        interrupts.append(Unexpected())
+        raise interrupts[0]
+
+    with monkeypatch.context() as meanwhile:
+        if sent_by == "send":
+            meanwhile.setattr(Straight, "read", interrupted_read)
+        else:
+            meanwhile.setattr(psycopg.Connection, "wait", interrupted)
+        token = 7 if sent_by == "send" else 8
+        with (
+            pytest.raises(Unexpected) as kept,
+            Session(engine) as session,
+            fenced(session, Lease(token)),
+            fenced(session, Lease(token, "job:b")),
+        ):
+            session.execute(insert(Note).values(text="interrupted"))
+    assert interrupts
+    note(engine, 9, "on it goes")
+    backend(engine)
+    assert texts(warm) == [*before, "on it goes"]
+    assert kept.value.__traceback__ is not None
+    engine.dispose()
+
+
+@pytest.mark.parametrize("table", ["fencegate_fences", "notes"])
+def test_a_connection_of_psycopg_that_a_signal_leaves_unread_does_not_keep_the_fence(
+    database: Database, warm: Engine, other: Engine, table: str
+) -> None:
+    """Neither while it passes, nor in a statement of the block: the server would go on with its transaction."""
+    main = threading.get_ident()
+    before = texts(warm)
+    usual = signal.signal(signal.SIGUSR1, raise_unexpected)
+    try:
+        with psycopg.connect(database.url) as raiser, ThreadPoolExecutor(1) as threads:
+            connection = psycopg.connect(database.url)
+            raiser.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
+
+            def interrupt() -> None:
+                eventually_sync(lambda: bool(database.fetch("SELECT 1 FROM pg_locks WHERE NOT granted")))
+                signal.pthread_kill(main, signal.SIGUSR1)
+
+            interrupting = threads.submit(interrupt)
+            with pytest.raises(Unexpected) as kept, fenced(connection, Lease(7)):
+                connection.execute(ADD, ["interrupted"])
+            interrupting.result(30)
+            raiser.rollback()
+    finally:
+        signal.signal(signal.SIGUSR1, usual)
+    assert connection.closed
+    note(other, 8, "of 8")
+    assert texts(warm) == [*before, "of 8"]
+    assert kept.value.__traceback__ is not None
+
+
+# --- forked processes, and a pooler ----------------------------------------------------------------------------------
+
+
+def in_child(body: Callable[[], object]) -> int:
+    """What `body` came to in a forked process: 0, or 1 when it raised."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            body()
+            code = 0
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_process_goes_on_with_connections_of_its_own(warm: Engine, sent: list[bool]) -> None:
+    def work() -> None:
+        warm.dispose(close=False)  # as SQLAlchemy asks for
+        for number in range(WARM):
+            note(warm, 7, f"of the child {number}")
+
+    assert in_child(work) == 0
+    with Session(warm) as session, fenced(session, Lease(7)):
+        session.connection()
+        assert sent[-1], "it was not sent ahead, and this shows nothing"
+        assert in_child(lambda: None) == 0
+        session.add(Note(text="of the parent"))
+    assert texts(warm)[WARM:] == [*(f"of the child {number}" for number in range(WARM)), "of the parent"]
+
+
+@pytest.mark.parametrize("what", ["rollback", "commit", "close"])
+def test_a_forked_process_does_not_take_its_parents_answer(warm: Engine, sent: list[bool], what: str) -> None:
+    """As when it leaves the block by an exception. The parent would wait for ever."""
+    connection = backend(warm)
+    with Session(warm) as session, fenced(session, Lease(7)):
+        session.connection()
+        assert sent[-1], "it was not sent ahead, and this shows nothing"
+        in_child(getattr(session, what))
+        session.add(Note(text="of the parent"))
+    assert texts(warm)[-1] == "of the parent"
+    assert backend(warm) == connection
+
+
+def test_behind_a_transaction_pooler_it_is_sent_ahead_all_the_same(
+    pooler: Pgbouncer, postgres_server: PostgresServer, sent: list[bool]
+) -> None:
+    """What is prepared is lost whenever the pooler gives a transaction another connection."""
+    through = Pooled(pooler.url)
+    with notes_in(through):
+        # The driver's own statements would fail there; ours don't.
+        engine = engine_of(through, pool_size=8, connect_args={"prepare_threshold": 1_000_000})
+
+        def work(worker: int) -> None:
+            for number in range(60):
+                key, token = f"pooled:{worker}", 10 + number // 20
+                note(engine, token, f"{worker} {number}", key)
+                if number % 20 == 0:
+                    with pytest.raises(StaleToken):
+                        note(engine, token - 1, "stale", key)
+
+        with ThreadPoolExecutor(8) as threads:
+            for done in [threads.submit(work, worker) for worker in range(8)]:
+                done.result(120)
+        assert sent.count(True) > 100
+        assert len(texts(engine)) == 8 * 60
+        engine.dispose()
+    postgres_server.execute("DROP TABLE notes, fencegate_fences, fencegate_resources")

@@ -141,7 +141,68 @@ def test_a_writer_that_stays_is_waited_for_once(tmp_path: Path) -> None:
             connection.execute(text("DELETE FROM notes"))
         writer.execute("ROLLBACK")
     assert refused.value.outcome == "not-written"
-    assert said == ["BEGIN IMMEDIATE"]
+    assert [statement.split()[0] for statement in said] == ["BEGIN", "INSERT", "ROLLBACK"], "and only the second waits"
     note(impatient, 7, "and on")
     assert "and on" in texts(impatient)
     impatient.dispose()
+
+
+def test_a_holder_that_passes_again_in_sqlite_writes_no_page(tmp_path: Path) -> None:
+    database = Sqlite(tmp_path)
+    with notes_in(database) as engine:
+        with engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+        note(engine, 7, "of 7")
+        (log,) = tmp_path.glob("*-wal")
+        before = log.stat().st_size
+        for _ in range(3):
+            with Session(engine) as session, fenced(session, Lease(7)):
+                session.execute(text("SELECT 1"))
+        assert log.stat().st_size == before
+        note(engine, 7, "of 7 again")
+        assert log.stat().st_size > before
+
+
+def test_sqlite_refuses_without_help_from_the_constraints_of_the_fence_table(tmp_path: Path) -> None:
+    """As somebody may have made it by hand: what passes must not depend on that."""
+    database = Sqlite(tmp_path)
+    with notes_in(database) as engine:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(
+                "CREATE TABLE fencegate_fences (lock_key BLOB, mode TEXT, token BIGINT, PRIMARY KEY (lock_key, mode))"
+            )
+        for token, text_ in ((7, "of 7"), (7, "of 7 again"), (8, "of 8")):
+            note(engine, token, text_)
+        for _ in range(2):
+            with pytest.raises(StaleToken):
+                note(engine, 7, "stale")
+        with engine.begin() as connection:
+            connection.exec_driver_sql("INSERT INTO fencegate_resources VALUES ('r', 'g', 'f', 'enforce', 90)")
+        with pytest.raises(StaleToken):
+            note(engine, 8, "below the floor")
+        assert texts(engine) == ["of 7", "of 7 again", "of 8"]
+
+
+def test_an_sqlite_engine_that_says_begin_itself_passes_and_is_refused_as_any_other(tmp_path: Path) -> None:
+    """As SQLAlchemy advises, for savepoints and reads that hold together."""
+    database = Sqlite(tmp_path)
+    with notes_in(database):
+        engine = create_engine(database.url)
+
+        @event.listens_for(engine, "connect")
+        def left_alone(driver: sqlite3.Connection, _record: object) -> None:
+            driver.isolation_level = None
+
+        @event.listens_for(engine, "begin")
+        def begin(connection: Connection) -> None:
+            connection.exec_driver_sql("BEGIN")
+
+        for token, text_ in ((7, "of 7"), (7, "of 7 again"), (8, "of 8")):
+            note(engine, token, text_)
+        with pytest.raises(StaleToken):
+            note(engine, 7, "stale")
+        with pytest.raises(ResourceUnavailable), Session(engine) as session, fenced(session, Lease(8)):
+            session.execute(text("COMMIT"))
+            session.execute(insert(Note).values(text="after it"))
+        assert texts(engine) == ["of 7", "of 7 again", "of 8"]
+        engine.dispose()

@@ -9,7 +9,7 @@ can't be, or is no longer (one that listens to all engines comes before it), it 
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Dialect, Engine, event
 
 _OF_DIALECT = ("do_execute", "do_executemany", "do_execute_no_params")
 _OF_ENGINE = "before_cursor_execute"
@@ -20,28 +20,25 @@ unseen.)"""
 
 
 class BeforeStatements:
-    """Has `listener` called with the connection before each of its statements."""
+    """Has `of_dialect` called before each statement, with the context of its execution as the last argument, or
+    `of_engine` with the connection as the first."""
 
-    def __init__(self, listener: Callable[[Connection], None]) -> None:
-        def of_dialect(*given: Any) -> None:
-            listener(given[-1].root_connection)  # of the execution's context
-
-        def of_engine(connection: Connection, *_: Any) -> None:
-            listener(connection)
-
+    def __init__(self, of_dialect: Callable[..., None], of_engine: Callable[..., None]) -> None:
         self._of_dialect = of_dialect
         self._of_engine = of_engine
 
+    def is_first(self, dialect: Dialect) -> bool:
+        """Ask whenever that matters: another may have come before us."""
+        heard = dialect.__dict__.get(_LISTENS)
+        if heard is None:
+            return False
+        one, many, plain = heard
+        return (
+            one.listeners[0] is many.listeners[0] is plain.listeners[0] is self._of_dialect  # else one was put before
+            and not (one.parent_listeners or many.parent_listeners or plain.parent_listeners)  # of all engines
+        )
+
     def listen(self, engine: Engine) -> None:
-        """Say it again whenever that matters: another may have come before us."""
-        collections = vars(engine.dialect).get(_LISTENS)
-        if collections is not None:
-            ours = self._of_dialect
-            for one in collections:
-                if one.parent_listeners or one.listeners[0] is not ours:  # of all engines, or put before us
-                    break
-            else:
-                return
         if _LISTENS in vars(engine):
             return
         dispatch: Any = engine.dialect.dispatch

@@ -9,12 +9,11 @@ from typing import Any
 from sqlalchemy import Connection
 
 from fencegate.core.errors import ResourceUnavailable
-from fencegate_adapters.sql.messages import awaited, exchange, lost
+from fencegate_adapters.sql.messages import awaited, close_unread, exchange, lost
 from fencegate_adapters.sql.openness import Openness, driver_of
 from fencegate_adapters.sql.passing import Claims
 from fencegate_adapters.sql.passing.postgresql import RAISE_ALONE
-
-DRIVERS = ("psycopg", "psycopg_async")
+from fencegate_adapters.sql.passing.seen import Seen
 
 _STRAIGHT = "fencegate_straight"
 _IDLE = 0
@@ -23,19 +22,29 @@ _SQLSTATE = ord("C")
 _LOCK_NOT_AVAILABLE = b"55P03"
 
 
+def passes(connection: Connection, claims: Claims, seen: Seen, ahead: bool) -> Openness | None:
+    """How to ask of the transaction, which has passed. None: it has not; pass in the usual way."""
+    if not seen.all_of(claims):
+        if not raises(connection, claims):
+            return None
+        seen.add(claims)
+    return begins(connection, claims, fresh=not seen.careful, ahead=ahead)
+
+
 def begins(connection: Connection, claims: Claims, *, fresh: bool, ahead: bool) -> Openness | None:
     """How to ask of the transaction, which has begun and has passed. None: nothing has happened; pass in the usual way.
 
     With `ahead` the answer may still be on its way, and whoever asks waits for it. `fresh`: as far as we know, a
     transaction is READ COMMITTED here when nothing is said.
     """
-    driver = driver_of(connection)
+    pooled = connection.connection
+    driver: Any = pooled.driver_connection if connection.dialect.is_async else pooled.dbapi_connection
     level = driver.isolation_level
     if (level != _READ_COMMITTED if level is not None else not fresh) or driver.prepare_threshold is None:
         return None
-    if len(claims.keys) != 1 or not _is_ours_to_begin(driver):
+    if claims.only is None or not _is_ours_to_begin(driver):
         return None
-    straight = vars(driver).get(_STRAIGHT) or _straight(driver)
+    straight = driver.__dict__.get(_STRAIGHT) or _straight(driver)
     if not straight.is_due():
         return None
     status = functools.partial(_status, connection, driver, straight)
@@ -47,6 +56,9 @@ def begins(connection: Connection, claims: Claims, *, fresh: bool, ahead: bool) 
         awaited(connection, straight.read(driver))
     except connection.dialect.loaded_dbapi.Error as error:
         raise lost(connection, error) from error
+    except BaseException:
+        close_unread(driver)  # a signal may come between the two
+        raise
     # If not: not at the mark that was expected, below a floor, or in need of another look.
     return None if status() is None else status
 

@@ -17,6 +17,7 @@ from psycopg.rows import tuple_row
 from fencegate.core.errors import FencegateError, ResourceUnavailable, UnsafeConfiguration
 from fencegate_adapters.sql.block_sqlalchemy import BEGUN, REFUSED_AT_COMMIT
 from fencegate_adapters.sql.leases import Leases, ensure_held
+from fencegate_adapters.sql.messages import close_unread
 from fencegate_adapters.sql.passage import ABORTED, ENDED, LATE_SNAPSHOT
 from fencegate_adapters.sql.passing import Ask, ClaimFirst, Claims, Steps, drive, drive_async, rules_of
 from fencegate_adapters.sql.passing.seen import Seen
@@ -134,6 +135,8 @@ class FencedPsycopg(_Block):
             if error is None:
                 raise _at_commit(failed) from failed
             error.add_note(f"and the rollback failed: {_said(failed)}")
+        finally:
+            close_unread(self._connection)
         if refusal is not None:
             raise refusal
 
@@ -151,6 +154,7 @@ class FencedPsycopg(_Block):
                 raise _Unsure
         except BaseException as error:
             transaction.__exit__(type(error), error, error.__traceback__)
+            close_unread(self._connection)
             raise
         self._transaction = transaction
         self._seen.add(self._claims)
@@ -211,6 +215,8 @@ class FencedAsyncPsycopg(_Block):
             if error is None:
                 raise _at_commit(failed) from failed
             error.add_note(f"and the rollback failed: {_said(failed)}")
+        finally:
+            close_unread(self._connection)
         if refusal is not None:
             raise refusal
 
@@ -228,6 +234,7 @@ class FencedAsyncPsycopg(_Block):
                 raise _Unsure
         except BaseException as error:
             await transaction.__aexit__(type(error), error, error.__traceback__)
+            close_unread(self._connection)
             raise
         self._transaction = transaction
         self._seen.add(self._claims)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
 from fencegate_adapters.sql.dialect import cause
 from fencegate_adapters.sql.hearing import join_session
-from fencegate_adapters.sql.homes import prepare
+from fencegate_adapters.sql.homes import home_of, prepare
 from fencegate_adapters.sql.leases import Leases, ensure_held
 from fencegate_adapters.sql.passage import Passage, roll_back_rest
 from fencegate_adapters.sql.passing import Claims
@@ -32,6 +32,8 @@ REFUSED_AT_COMMIT = ("40001", "40P01")
 
 class Fenced(Generic[S]):
     """`with` for Session and Connection, `async with` for their async kinds."""
+
+    __slots__ = ("_leases", "_passage", "_session")
 
     def __init__(self, session: S, claims: Claims, leases: Sequence[Leases]) -> None:
         self._session: S = session
@@ -52,7 +54,10 @@ class Fenced(Generic[S]):
         session = self._session
         if isinstance(session, _BLOCKING):
             raise TypeError("use `with fenced(…)` for a session or connection that is not async")
-        await session.run_sync(self._enter)
+        if isinstance(session, AsyncSession) and _is_ready(session.sync_session):
+            self._enter(session.sync_session)  # which does not wait for anything
+        else:
+            await session.run_sync(self._enter)
         return session
 
     async def __aexit__(
@@ -65,10 +70,11 @@ class Fenced(Generic[S]):
         if session.in_transaction():
             raise UnsafeConfiguration(BEGUN)
         if isinstance(session, Session):
-            for bind in _binds(session):
-                if isinstance(bind, Connection) and bind.in_transaction():
-                    raise UnsafeConfiguration(BEGUN)
-                prepare(bind)
+            if not _is_ready(session):
+                for bind in _binds(session):
+                    if isinstance(bind, Connection) and bind.in_transaction():
+                        raise UnsafeConfiguration(BEGUN)
+                    prepare(bind)
             join_session(session, self._passage)
         else:
             prepare(session)
@@ -88,7 +94,8 @@ class Fenced(Generic[S]):
             if isinstance(session, Session):
                 session.flush()
             self._passage.check_open()
-            ensure_held(self._leases)
+            if self._leases:
+                ensure_held(self._leases)
             try:
                 session.commit()
             except DBAPIError as failed:
@@ -99,6 +106,13 @@ class Fenced(Generic[S]):
         except BaseException as error:
             _roll_back(session, error)
             raise
+
+
+def _is_ready(session: Session) -> bool:
+    """Whether it has one engine, and the fence table is there: then there is nothing to look for."""
+    known = session.__dict__
+    bind = known["bind"]
+    return type(bind) is Engine and not (known.get("binds") or known.get("_Session__binds")) and home_of(bind).prepared
 
 
 def _binds(session: Session) -> list[Engine | Connection]:

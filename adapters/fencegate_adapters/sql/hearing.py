@@ -8,7 +8,8 @@ longer than most transactions. Whom they concern stands among the attributes of 
 import contextlib
 import functools
 import weakref
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import SQLAlchemyError
@@ -39,24 +40,27 @@ class Hears(Protocol):
 def join_session(session: Session, passage: Hears) -> None:
     """Tell the passage of whatever the session begins."""
     _listen_to_sessions()
-    known = vars(session)
-    known[_PASSAGES] = (*known.get(_PASSAGES, ()), passage)
+    known = session.__dict__
+    known[_PASSAGES] = (*known[_PASSAGES], passage) if _PASSAGES in known else (passage,)
 
 
 def join(connection: Connection, passage: Hears) -> None:
     """Tell the passage of each statement."""
-    _before_statements.listen(connection.engine)
-    if connection.dialect.name in REMEMBERING:
+    dialect = connection.dialect
+    if not _before_statements.is_first(dialect):
+        _before_statements.listen(connection.engine)
+    if dialect.name in REMEMBERING:
         _listen_to_ends(connection.engine)
-    known = vars(connection)
-    known[_PASSAGES] = (*known.get(_PASSAGES, ()), passage)
+    known = connection.__dict__
+    known[_PASSAGES] = (*known[_PASSAGES], passage) if _PASSAGES in known else (passage,)
 
 
-def leave(one: Session | Connection, passage: Hears) -> None:
-    known = vars(one)
-    left = known.pop(_PASSAGES, ())
-    if len(left) > 1:
-        known[_PASSAGES] = tuple(another for another in left if another is not passage)
+def leave(joined: Iterable[Session | Connection], passage: Hears) -> None:
+    for one in joined:
+        known = one.__dict__
+        left = known.pop(_PASSAGES, ())
+        if len(left) > 1:
+            known[_PASSAGES] = tuple(another for another in left if another is not passage)
 
 
 @functools.cache
@@ -72,17 +76,23 @@ def _listen_to_ends(engine: Engine) -> None:
 
 
 def _after_begin(session: Session, _transaction: object, connection: Connection) -> None:
-    passages = vars(session).get(_PASSAGES, ())
+    passages = session.__dict__.get(_PASSAGES, ())
     for passage in passages:
         passage.begun(connection, alone=len(passages) == 1)
 
 
-def _before_statement(connection: Connection) -> None:
-    for passage in vars(connection).get(_PASSAGES, ()):
+def _of_dialect(*given: Any) -> None:
+    connection = given[-1].root_connection
+    for passage in connection.__dict__.get(_PASSAGES, ()):
         passage.pass_(connection)
 
 
-_before_statements = BeforeStatements(_before_statement)
+def _of_engine(connection: Connection, *_: Any) -> None:
+    for passage in connection.__dict__.get(_PASSAGES, ()):
+        passage.pass_(connection)
+
+
+_before_statements = BeforeStatements(_of_dialect, _of_engine)
 
 
 def _before_commit(connection: Connection) -> None:

@@ -11,6 +11,9 @@ from sqlalchemy import Column, Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.util import await_only
 
+_ACTIVE = 1
+"""Something was sent, and its answer is not read."""
+
 
 def exchange(connection: Connection, driver: Any, message: bytes) -> Any:
     """Send it, and wait as the driver itself waits; the answers to its statements."""
@@ -19,6 +22,16 @@ def exchange(connection: Connection, driver: Any, message: bytes) -> Any:
         return awaited(connection, driver.wait(_execute()(driver.pgconn)))
     except connection.dialect.loaded_dbapi.Error as error:  # not of the server, which answers: the connection is gone
         raise lost(connection, error) from error
+    except BaseException:
+        close_unread(driver)
+        raise
+
+
+def close_unread(driver: Any) -> None:
+    """After a signal: nobody else may meet an answer that was not read, and in the server the transaction would go on,
+    with the fence. (For Ctrl-C, and a task that is cancelled, the driver itself cleans up, once it waits.)"""
+    if driver.pgconn.transaction_status == _ACTIVE:
+        driver.pgconn.finish()
 
 
 def awaited(connection: Connection, waiting: Any) -> Any:

@@ -1,5 +1,7 @@
 """How a caller's transactions pass the fence: each by its first statement, and only while it is really there."""
 
+from collections.abc import Callable
+
 from sqlalchemy import Connection, RootTransaction
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -29,13 +31,41 @@ def roll_back_rest(connection: Connection) -> None:
         connection.connection.rollback()
 
 
+_Passed = tuple[RootTransaction, Openness] | None
+"""The transaction in which a connection passed last, and how to ask of it."""
+
+_QUICKLY: dict[str, Callable[[Connection, Claims, Seen, bool], Openness | None]] = {
+    "pysqlite": begin_sqlite.passes,
+    "aiosqlite": begin_sqlite.passes,
+    "psycopg": begin_psycopg.passes,
+    "psycopg_async": begin_psycopg.passes,
+}
+"""By driver: what mostly does, in as few steps as possible. None: pass in the usual way."""
+
+
+def _status(connection: Connection, passed: _Passed) -> int | None:
+    """Of the transaction, while it is the one that passed; None when another is, or when it has not passed after all,
+    and nothing has happened in it."""
+    if passed is None or (not passed[0].is_active and connection.get_transaction() is not passed[0]):
+        return None
+    try:
+        status = passed[1]()
+    except SQLAlchemyError as error:
+        raise ResourceUnavailable(f"the fence can't be reached: {cause(error)}") from error
+    if status == 0:
+        raise ResourceUnavailable(ENDED, outcome="unknown")
+    return status
+
+
 class Passage:
     """The passage of leases through their fences, on every connection of one block."""
 
+    __slots__ = ("_claims", "_passed", "_passing")
+
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
-        self._passed: dict[Connection, tuple[RootTransaction, Openness] | None] = {}
-        """The connections of the block, each with the transaction in which it passed last, and how to ask of it."""
+        self._passed: dict[Connection, _Passed] = {}
+        """Of the connections of the block."""
         self._passing = False
 
     def begun(self, connection: Connection, *, alone: bool) -> None:
@@ -53,64 +83,50 @@ class Passage:
     def watch(self, connection: Connection) -> None:
         """Look at each statement, because a caller may swallow our error and go on, or begin anew by itself."""
         passed = self._passed
-        passed.setdefault(connection)
+        if connection not in passed:
+            passed[connection] = None
         if len(passed) > 1:  # a session takes a new one each time
             for done in [known for known in passed if known.closed]:
-                hearing.leave(done, self)
+                hearing.leave((done,), self)
                 del passed[done]
         hearing.join(connection, self)
 
     def end(self, session: Session | Connection) -> None:
-        if isinstance(session, Session):
-            hearing.leave(session, self)
-        for connection in self._passed:
-            hearing.leave(connection, self)
+        hearing.leave((session, *self._passed), self)
         self._passed.clear()
 
     def check_open(self) -> None:
         """The transactions that passed must still be there: some errors make a database roll back by itself. One that
         did not pass yet has to do so now."""
-        for connection in list(self._passed):
-            root = connection.get_transaction()
-            if root is None:
-                continue
-            status = self._status(connection, root)
+        for connection, passed in tuple(self._passed.items()):
+            status = _status(connection, passed)
             if status == FAILED:
                 raise ResourceUnavailable(ABORTED)
-            if status is None and root.is_active:
-                self._pass(connection, root)  # begun by hand, and a cursor of the driver's own is met by nobody
+            if status is None:
+                root = connection.get_transaction()
+                if root is not None and root.is_active:
+                    self._pass(connection, root)  # begun by hand, and a cursor of the driver's own is met by nobody
 
     def pass_(self, connection: Connection) -> None:
         """Pass, unless this transaction has passed already."""
-        root = connection.get_transaction()
-        if root is None or self._passing:  # none yet: a hook of the caller's, which says BEGIN itself
-            return
-        if self._status(connection, root) is None:
-            self._pass(connection, root)
-
-    def _status(self, connection: Connection, root: RootTransaction) -> int | None:
-        """Of a transaction that has passed; None when it has not, and nothing has happened in it."""
-        passed = self._passed[connection]
-        if passed is None or passed[0] is not root:
-            return None
-        try:
-            status = passed[1]()
-        except SQLAlchemyError as error:
-            raise ResourceUnavailable(f"the fence can't be reached: {cause(error)}") from error
-        if status == 0:
-            raise ResourceUnavailable(ENDED, outcome="unknown")
-        return status
+        if _status(connection, self._passed[connection]) is None and not self._passing:
+            root = connection.get_transaction()
+            if root is not None:  # else a hook of the caller's says BEGIN itself
+                self._pass(connection, root)
 
     def _pass(self, connection: Connection, root: RootTransaction, *, ahead: bool = False) -> None:
         home = home_of(connection.engine)
         if not home.prepared:
             prepare(connection.engine)  # by another connection: this one is in the caller's transaction
-        passed = self._passed.get(connection)
-        self._passed[connection] = is_open = None
+        known = self._passed
+        passed = known.get(connection)
+        known[connection] = is_open = None
         self._passing = True
         try:
             if passed is None or passed[0] is not root:  # else that was tried, and the answer has come just now
-                is_open = self._pass_quickly(connection, home.seen, ahead=ahead)
+                quickly = _QUICKLY.get(connection.dialect.driver)
+                if quickly is not None:
+                    is_open = quickly(connection, self._claims, home.seen, ahead)
             if is_open is None:
                 self._raise_fences(connection, home.seen)
                 is_open = openness(connection)
@@ -123,20 +139,7 @@ class Passage:
             self._passing = False
         if connection.dialect.name == "sqlite":
             name_to_sqlite(connection, self._claims.tokens_by_key, root)
-        self._passed[connection] = root, is_open
-
-    def _pass_quickly(self, connection: Connection, seen: Seen, *, ahead: bool) -> Openness | None:
-        """What mostly does, in as few steps as possible. None: pass in the usual way."""
-        claims, driver = self._claims, connection.dialect.driver
-        if driver == "pysqlite":
-            return begin_sqlite.begins(connection, claims)
-        if driver not in begin_psycopg.DRIVERS:
-            return None
-        if not seen.all_of(claims):
-            if not begin_psycopg.raises(connection, claims):
-                return None
-            seen.add(claims)
-        return begin_psycopg.begins(connection, claims, fresh=not seen.careful, ahead=ahead)
+        known[connection] = root, is_open
 
     def _raise_fences(self, connection: Connection, seen: Seen) -> None:
         claims, kind = self._claims, connection.dialect.name

@@ -8,11 +8,13 @@ which is ours for that while.
 """
 
 import functools
+import os
 from collections.abc import Generator
 from typing import Any
 
 import psycopg
-from psycopg.generators import execute, fetch_many, send
+from psycopg.generators import execute, send
+from psycopg.waiting import Wait
 
 from fencegate.core.errors import ResourceUnavailable
 from fencegate.core.fence import admit
@@ -24,13 +26,15 @@ from fencegate_adapters.sql.passing.postgresql import SHARE, WHY
 _SHARE = b"fencegate_share_3"
 _NOT_PREPARED = b"26000"
 _SQLSTATE = ord("C")
-_TEXT, _BINARY = 0, 1
+_FORMATS = (1, 0)
+"""Of the key and the token: binary, and text."""
 _ROWS = 2
 _FAILED = 3
 _WARM_UP = 2
 _PAUSE = 50
 """So many transactions go in the usual way where what was prepared is lost at once, as behind a pooler."""
 
+FORKED = "this transaction was begun by the process that this one was forked from: it is not ours to go on with"
 REFUSED = "the fence was not passed, and nothing was written: roll back and try again"
 
 Steps = Generator[Any, Any, None]
@@ -43,13 +47,15 @@ class Straight:
 
     def __init__(self, driver: Any) -> None:
         self._pgconn = driver.pgconn
+        self._process = 0
+        """The one that has sent."""
         self._is_blocking = isinstance(driver, psycopg.Connection)
         self._is_possible = psycopg.Pipeline.is_supported()
         self._times = 0
         self.is_prepared = False
         self.is_read = True
-        self._begin = self._key = b""
-        self._token = 0
+        self._begin = b""
+        self._claims: Claims
         self.passed = False
 
     def is_due(self) -> bool:
@@ -65,12 +71,12 @@ class Straight:
 
     def send(self, driver: Any, claims: Claims, *, ahead: bool) -> bool:
         """Whether the answer is read later, as it may be when this is `ahead` of what the caller does."""
-        ((_, self._token),) = claims
-        self._key = claims.keys[0]
+        self._claims = claims
         self._begin = b"BEGIN" if driver.isolation_level is None else b"BEGIN ISOLATION LEVEL READ COMMITTED"
-        known = vars(driver)
+        known = driver.__dict__
         later = ahead and self._is_blocking and "wait" not in known
         if later:
+            self._process = os.getpid()
             self.is_read = False
             known["wait"] = functools.partial(self._read_first, driver)
         self._send()
@@ -82,7 +88,7 @@ class Straight:
         try:
             pgconn.enter_pipeline_mode()
             pgconn.send_query_params(self._begin, None)
-            pgconn.send_query_prepared(_SHARE, (self._key, b"%d" % self._token), (_BINARY, _TEXT))
+            pgconn.send_query_prepared(_SHARE, self._claims.only, _FORMATS)
             pgconn.pipeline_sync()
         except BaseException:
             pgconn.finish()
@@ -94,12 +100,21 @@ class Straight:
             if not self.is_read:
                 del vars(driver)["wait"]
                 self.is_read = True
+                if self._process != os.getpid():
+                    self._let_go()
             return driver.wait(self._answer())
         except BaseException:
             # A signal may come before the answer is waited for, or raise what the driver does not know: then the steps
             # stand where they are for as long as somebody keeps the error.
             self._pgconn.finish()
             raise
+
+    def _let_go(self) -> None:
+        """In a forked process: the answer is its parent's, which would wait for it for ever. What is said here from now
+        on, even a farewell, goes nowhere."""
+        with open(os.devnull, "r+b") as nowhere:
+            os.dup2(nowhere.fileno(), self._pgconn.socket)
+        raise psycopg.OperationalError(FORKED)
 
     def _read_first(self, driver: Any, *given: Any, **named: Any) -> Any:
         """In place of the driver's `wait`, for something that we were not told of: a cursor of the driver, a sequence,
@@ -115,12 +130,16 @@ class Straight:
     def _reason(self, driver: Any) -> ResourceUnavailable:
         """Or StaleToken, which it raises itself."""
         pgconn = self._pgconn
-        pgconn.send_query(WHY % self._key.hex().encode())
-        answers = driver.wait(execute(pgconn))
+        try:
+            pgconn.send_query(WHY % self._claims.keys[0].hex().encode())
+            answers = driver.wait(execute(pgconn))
+        except BaseException:
+            pgconn.finish()
+            raise
         if pgconn.transaction_status != _FAILED:
             pgconn.finish()
             return ResourceUnavailable(REFUSED)
-        admit(self._token, int(answers[1].get_value(0, 0) or 0))
+        admit(self._claims.lowest, int(answers[1].get_value(0, 0) or 0))
         return ResourceUnavailable(REFUSED)
 
     def _answer(self) -> Steps:
@@ -144,11 +163,18 @@ class Straight:
 
     def _received(self) -> Generator[Any, Any, Any]:
         pgconn = self._pgconn
-        yield from send(pgconn)
-        yield from fetch_many(pgconn)  # of BEGIN
-        answers = yield from fetch_many(pgconn)
-        yield from fetch_many(pgconn)  # the end of the message
-        if not answers:
+        if pgconn.flush():
+            yield from send(pgconn)
+        found = []
+        for is_last in (False, False, True):  # BEGIN, the passage, and the end of the message
+            while pgconn.is_busy():
+                yield Wait.R
+                pgconn.consume_input()
+            found.append(pgconn.get_result())
+            if not is_last:
+                pgconn.get_result()  # none: it had no other
+        answer = found[1]
+        if answer is None:
             raise psycopg.OperationalError("the connection was lost")
         pgconn.exit_pipeline_mode()
-        return answers[0]
+        return answer

@@ -7,13 +7,32 @@ from fencegate_adapters.sql.passing.steps import Ask, Steps
 # It takes the writer's lock even where it changes nothing, and where it does not, no page is written.
 _RAISE = "UPDATE fencegate_fences SET token = :token WHERE lock_key = :key AND mode = 'enforce' AND token < :token"
 # Floors of protected tables are left to their triggers.
-LOOK = """
+_LOOK = """
 SELECT token, (SELECT coalesce(max(floor), 0) FROM fencegate_resources WHERE substr(name, 1, 8) <> 'protect:')
 FROM fencegate_fences
-WHERE lock_key = ?1 AND mode = 'enforce'
+WHERE lock_key = :key AND mode = 'enforce'
 """
-_LOOK = LOOK.replace("?1", ":key")
 _FIRST = "INSERT INTO fencegate_fences (lock_key, mode, token) VALUES (:key, 'enforce', :token)"
+
+# Passes when the mark is at the token, and fails otherwise, since there is no such absolute value. The writer's lock
+# comes before the look; and where it passes, the row that it would insert is there: no page is written.
+SHARE = """
+INSERT INTO fencegate_fences (lock_key, mode, token) VALUES (
+    ?1, 'enforce',
+    coalesce(
+        (
+            SELECT token
+            FROM fencegate_fences
+            WHERE lock_key = ?1 AND mode = 'enforce' AND token = ?2
+                AND NOT EXISTS (SELECT 1 FROM fencegate_resources WHERE floor > ?2 AND substr(name, 1, 8) <> 'protect:')
+        ),
+        abs(-9223372036854775807 - 1)
+    )
+)
+ON CONFLICT (lock_key, mode) DO NOTHING
+"""
+FAILED = 1
+"""The code of SQLite for that, and for much else; not for a database that is busy."""
 
 
 class SqliteRules:

@@ -80,8 +80,11 @@ def of_sqlite(info: dict[Any, Any], create_function: Callable[..., Any], tokens:
 def name_to_sqlite(connection: Connection, tokens: Mapping[bytes, int], transaction: RootTransaction) -> None:
     """Name the tokens, by the bytes of their lock keys, of a transaction of SQLAlchemy on SQLite, until it ends: nobody
     who takes the connection from the pool after it may write with them."""
-    pooled = connection.connection
-    held = pooled.info.get(_INFO) or _held(pooled.info, pooled.create_function)
+    pooled: Any = connection.connection
+    record = pooled._connection_record  # whose `info` is that of `pooled`, in fewer steps; None: it is detached
+    held = record.info.get(_INFO) if record is not None else None
+    if held is None:
+        held = _held(pooled.info, pooled.create_function)
     held.tokens, held.transaction = tokens, transaction
 
 
