@@ -92,7 +92,7 @@ class Wishes(NamedTuple):
     only_embedded: bool = False
 
     def check(self) -> None:
-        if self.scenario is not None and self.scenario not in {**SCENARIOS, **USES}:
+        if self.scenario is not None and self.scenario not in (*SCENARIOS, *USES):
             raise InvalidInput("scenario", f"{self.scenario!r} is not one of {', '.join((*SCENARIOS, *USES))}")
         if self.scenario in USES and self.resource is not None:
             detail = f"{self.scenario} brings a resource of its own; {', '.join(SCENARIOS)} run over one of yours"
