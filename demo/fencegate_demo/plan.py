@@ -155,7 +155,7 @@ def _scenarios(wishes: Wishes) -> list[Scenario]:
 
 
 def _uses(wishes: Wishes) -> list[Use]:
-    if wishes.scenario in USES:
+    if wishes.scenario is not None and wishes.scenario in USES:
         return [USES[wishes.scenario]]
     narrowed = wishes.scenario is not None or wishes.resource is not None
     return list(USES.values()) if wishes.everything and not narrowed else []
