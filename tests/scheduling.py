@@ -7,6 +7,7 @@ import pytest
 
 LONGEST = (
     "test_kill",
+    "test_stores",
     "test_demo_uses",
     "test_real",
     "test_simulation",
@@ -18,6 +19,13 @@ LONGEST = (
     "test_machine_stateful",
     "test_model",
     "test_bench",
+    "test_fenced",
+    "test_contract",
+    "test_fault_suite",
+    "test_watch",
+    "test_gateway_processes",
+    "test_doctor",
+    "test_watch_client",
 )
 """Files that take longest: were one of them begun last, a worker would be busy with it when the others are done."""
 
