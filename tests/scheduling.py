@@ -5,7 +5,29 @@ from typing import Any
 
 import pytest
 
-LONGEST = ("test_kill", "test_demo_uses", "test_demo", "test_serve", "test_run", "test_machine_stateful")
+LONGEST = (
+    "test_kill",
+    "test_stores",
+    "test_demo_uses",
+    "test_real",
+    "test_simulation",
+    "test_objects_simulation",
+    "test_demo",
+    "test_observed",
+    "test_run",
+    "test_serve",
+    "test_machine_stateful",
+    "test_model",
+    "test_bench",
+    "test_fenced",
+    "test_contract",
+    "test_fault_suite",
+    "test_watch",
+    "test_gateway_processes",
+    "test_doctor",
+    "test_watch_client",
+)
+"""Files that take longest: were one of them begun last, a worker would be busy with it when the others are done."""
 
 
 DATABASES = ("rows", "sql", "protect", "middleware_databases", "upstream")

@@ -18,6 +18,7 @@ from fencegate.web.asgi import App, Receive, Scope, Send
     [
         ("fencegate", {"asyncio", "fencegate.client"}),
         ("fencegate.cli", {"fencegate.client", "httpx", "sqlalchemy", "fastapi"}),
+        ("fencegate_demo.cli", {"sqlalchemy", "fencegate.client"}),
         ("fencegate.serve.server", {"fastapi", "sqlalchemy.orm"}),
         ("fencegate_adapters.sql", {"sqlalchemy.orm"}),
         ("fencegate_lockservice.stores.sqlite_writer", {"asyncio", "fencegate.client"}),

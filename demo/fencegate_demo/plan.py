@@ -92,7 +92,7 @@ class Wishes(NamedTuple):
     only_embedded: bool = False
 
     def check(self) -> None:
-        if self.scenario is not None and self.scenario not in {**SCENARIOS, **USES}:
+        if self.scenario is not None and self.scenario not in (*SCENARIOS, *USES):
             raise InvalidInput("scenario", f"{self.scenario!r} is not one of {', '.join((*SCENARIOS, *USES))}")
         if self.scenario in USES and self.resource is not None:
             detail = f"{self.scenario} brings a resource of its own; {', '.join(SCENARIOS)} run over one of yours"
@@ -155,7 +155,7 @@ def _scenarios(wishes: Wishes) -> list[Scenario]:
 
 
 def _uses(wishes: Wishes) -> list[Use]:
-    if wishes.scenario in USES:
+    if wishes.scenario is not None and wishes.scenario in USES:
         return [USES[wishes.scenario]]
     narrowed = wishes.scenario is not None or wishes.resource is not None
     return list(USES.values()) if wishes.everything and not narrowed else []

@@ -12,6 +12,7 @@ import msgspec
 from fencegate.core.errors import FencegateError
 from fencegate.gateway.resources import ResourceSettings, UpstreamSettings
 from fencegate_demo.cast import Cast, Holder
+from fencegate_demo.contents import load
 from fencegate_demo.events import Event
 from fencegate_demo.holder import Part
 from fencegate_demo.holdings import read_back
@@ -65,6 +66,8 @@ async def perform(
 ) -> list[Result]:
     """Each trial has a lock, a resource and holders of its own, so none disturbs another. A run that breaks off is told
     to `failed`; without it, nothing goes on."""
+    for trial in plan.trials:
+        load(trial.settings)
     stage = _Stage(folder, heard, failed, len(plan.trials))
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(stage.in_store(store, plan)) for store in plan.stores]

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_the_real_adapter_keeps_every_promise_in_both_layouts() -> None:
     assert stale > 0
 
 
-def first_failure(mutant: Mutant, seeds: range) -> tuple[int, ObjectRun] | None:
+def first_failure(mutant: Mutant, seeds: Iterable[int]) -> tuple[int, ObjectRun] | None:
     with mutant.plant():
         for seed in seeds:
             found = run(mutant.plan(seed))
@@ -49,8 +49,8 @@ def first_failure(mutant: Mutant, seeds: range) -> tuple[int, ObjectRun] | None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_in_the_adapter_is_found(name: str) -> None:
-    mutant, seed, began_s = MUTANTS[name], SEEDS[name], time.process_time()
-    found = first_failure(mutant, range(seed, seed + 1)) or first_failure(mutant, range(MOST_RUNS))
+    mutant, began_s = MUTANTS[name], time.process_time()
+    found = first_failure(mutant, SEEDS[name]) or first_failure(mutant, range(MOST_RUNS))
     assert found is not None, f"went unnoticed in {MOST_RUNS} runs"
     seed, failure = found
     print(f"{name}: seed {seed}, {time.process_time() - began_s:.2f} s: {failure.violations[0]}")

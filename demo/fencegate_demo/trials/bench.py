@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 from sqlalchemy import Engine, create_engine
@@ -13,9 +13,8 @@ import fencegate
 from fencegate import sync
 from fencegate.core.errors import LockLost, StaleToken
 from fencegate_demo.trials.boundary import Boundary
-from fencegate_demo.trials.use import Place
+from fencegate_demo.trials.use import Place, Role
 
-Role = Literal["stopped", "killed", "free"]
 Hooks = dict[str, list[Callable[..., Any]]]
 T = TypeVar("T")
 TIMEOUT_S = 30.0

@@ -10,12 +10,13 @@ import socket
 import sys
 
 from fencegate.children import ends_with_us
-from fencegate_demo.trials.worker import play
+from fencegate_demo.trials.worker import load, play
 
 BACKLOG = 128
 
 
 def main() -> None:
+    load()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(sys.argv[1])
         listener.listen(BACKLOG)

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from fencegate.clock import SYSTEM
 from fencegate_demo.servers import Server, serving
-from fencegate_demo.trials.bench import Role
 from fencegate_demo.trials.crew import Nursery, Worker, nursery
 from fencegate_demo.trials.events import Event, Touched, only
-from fencegate_demo.trials.use import Place, Use, UseRun
+from fencegate_demo.trials.use import Place, Role, Use, UseRun
 from fencegate_demo.trials.verdict import Verdict, is_proved, judge
 from fencegate_demo.trials.worker import Part
 

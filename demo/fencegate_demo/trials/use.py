@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Arm = Literal["fenced", "unfenced"]
 Resource = Literal["database", "rows", "objects"]
+Role = Literal["stopped", "killed", "free"]
+"""Of a worker."""
 
 
 class Place(msgspec.Struct, frozen=True):

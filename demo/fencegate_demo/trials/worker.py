@@ -8,11 +8,9 @@ from collections.abc import Callable
 import msgspec
 
 from fencegate.clock import SYSTEM
-from fencegate_demo.trials.bench import Bench, Role
-from fencegate_demo.trials.boundary import Boundary
 from fencegate_demo.trials.events import Began, Born, Done, Stumbled, Told
 from fencegate_demo.trials.registry import USES
-from fencegate_demo.trials.use import Place
+from fencegate_demo.trials.use import Place, Role
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -40,7 +38,15 @@ def play(line: socket.socket, pid: int) -> None:
             told.readline()
 
 
+def load() -> None:
+    """All that workers need, so that those who are forked from this process have it: nobody else needs it."""
+    list(USES.values())
+
+
 def _work(part: Part, say: Callable[[Told], None]) -> None:
+    from fencegate_demo.trials.bench import Bench
+    from fencegate_demo.trials.boundary import Boundary
+
     say(Began(SYSTEM.monotonic_us(), part.name))
     boundary = Boundary(part.name, say)
     bench = Bench(part.name, part.role, part.ttl, part.lock_service, part.place, boundary)
