@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -71,8 +71,8 @@ class OffClock(SystemClock):
 
 
 @asynccontextmanager
-async def replica(store: Store, name: str, off_s: float = 0) -> AsyncIterator[Caller]:
-    engine = Engine(store, OffClock(off_s), QUICK, replica=name)
+async def replica(store: Store, name: str, off_s: float = 0, *, visiting: bool = False) -> AsyncIterator[Caller]:
+    engine = Engine(store, OffClock(off_s), QUICK, replica=name, visiting=visiting)
     await engine.start()
     try:
         yield Caller(engine, name)
@@ -144,6 +144,84 @@ async def test_lines_about_what_is_neither_lock_nor_session_do_not_break_the_cha
         await a.acquire("k1")
         await heard(store, b, "lock/k1")
     assert "can't be followed" not in caplog.text
+
+
+class Followed(Clockless):
+    """Counts those who follow it."""
+
+    followers = 0
+
+    async def changes(self, since: int | None) -> AsyncGenerator[Changes, None]:
+        self.followers += 1
+        try:
+            async with contextlib.aclosing(super().changes(since)) as told:
+                async for changes in told:
+                    yield changes
+        finally:
+            self.followers -= 1
+
+
+async def asks_for_a_lock(visitor: Caller, other: Caller, hold: Hold) -> None:
+    await visitor.acquire("another")
+
+
+async def renews(visitor: Caller, other: Caller, hold: Hold) -> None:
+    await Caller(visitor.engine, other.owner_id).renew("k", hold)
+
+
+async def looks(visitor: Caller, other: Caller, hold: Hold) -> None:
+    assert (await visitor.engine.look("k")).holds
+
+
+async def lists(visitor: Caller, other: Caller, hold: Hold) -> None:
+    assert await visitor.engine.scan("", "", 10)
+
+
+@pytest.mark.parametrize("first", [asks_for_a_lock, renews, looks, lists])
+async def test_a_visitor_follows_the_change_log_from_the_first_that_is_asked_of_it(
+    first: Callable[[Caller, Caller, Hold], Awaitable[None]],
+) -> None:
+    """The engine of a client's renewal thread is seldom asked anything, and following costs more than a lock does."""
+    store = Followed(MemoryStore())
+    async with replica(store, "A", off_s=-5) as a, replica(store, "V", off_s=5, visiting=True) as visitor:
+        hold = await a.acquire("k", ttl_s=30)
+        await heard(store, a, "lock/k")
+        assert store.followers == 1  # which is A
+        await first(visitor, a, hold)
+        async with asyncio.timeout(30):
+            while store.followers < 2:
+                await asyncio.sleep(0.005)
+            while True:  # what it hears of from here on counts from when it was told
+                hold = await a.acquire("k2", ttl_s=1.5)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(1):
+                        await heard(store, visitor, "lock/k2")
+                        break
+                await a.release("k2", hold)
+        await asyncio.sleep(1.7)
+        assert (await visitor.acquire("k2")).token > hold.token
+    assert store.followers == 0
+
+
+async def test_a_visitor_whom_nobody_asked_anything_leaves_nothing_behind() -> None:
+    store = Followed(MemoryStore())
+    async with replica(store, "V", visiting=True) as visitor:
+        pass
+    with contextlib.suppress(FencegateError):
+        await visitor.acquire("k")
+    await asyncio.sleep(0.05)
+    assert store.followers == 0
+
+
+async def test_a_lease_does_not_end_early_for_a_visitor_who_comes_late(store: Clockless) -> None:
+    async with replica(store, "V", off_s=8, visiting=True) as visitor:
+        async with replica(store, "A", off_s=-8) as a:
+            hold = await a.acquire("k", ttl_s=1.5)
+            await asyncio.sleep(1)
+            await a.renew("k", hold)
+        begun_us = SYSTEM.monotonic_us()  # not before: the visitor has seen nothing of it
+        assert (await visitor.acquire("k", wait_s=20)).token > hold.token
+        assert 1_500_000 <= SYSTEM.monotonic_us() - begun_us < 15_000_000
 
 
 async def test_what_is_renewed_does_not_end_however_often_others_try(store: Clockless) -> None:
@@ -237,7 +315,9 @@ async def test_what_ran_out_while_nobody_watched_does_not_keep_routes_from_being
     async with replica(store, "A") as a:
         await a.acquire("orders:1", ttl_s=1.5)
     looking = Engine(store, SYSTEM, QUICK)
+    tasks = asyncio.all_tasks()
     found = await _watched(looking, "here", {"orders:": "elsewhere"})
+    assert asyncio.all_tasks() == tasks  # it was never started, and nobody will close it
     assert found.held == []
     assert found.highest > 0
 

@@ -57,7 +57,8 @@ class Engine(Looking):
         replica: str | None = None,
         visiting: bool = False,
     ) -> None:
-        """`visiting`: one of many that come and go, and leave it to those who stay to look over all locks."""
+        """`visiting`: one of many that come and go, leave it to those who stay to look over all locks, and look at
+        nothing before something is asked of them."""
         self.store = store
         self.clock = clock
         able = store.capabilities
@@ -71,7 +72,7 @@ class Engine(Looking):
         self.replica = replica or clock.random_id(6)
         self._tending = Tending(store, clock, limits, self.replica, visiting=visiting)
         self._lanes = self._tending.lanes
-        super().__init__(self._lanes.records)
+        super().__init__(self._lanes.records, self._tending.begin)
         self._stopping = False
         self._waits: Waits | None = None
 

@@ -55,10 +55,17 @@ Lot = Sequence[Lane]
 
 class Lanes:
     """The entries that are at work in this replica. `noticed` hears of every lane that was looked at or changed,
-    before the next commit of it is sent, with what was seen on the way (None when the fate of it is not known)."""
+    before the next commit of it is sent, with what was seen on the way (None when the fate of it is not known).
+    `begin` is called before the first command."""
 
     def __init__(
-        self, store: Store, clock: Clock, limits: Limits, replica: str, noticed: Callable[[Lane, Fold | None], None]
+        self,
+        store: Store,
+        clock: Clock,
+        limits: Limits,
+        replica: str,
+        noticed: Callable[[Lane, Fold | None], None],
+        begin: Callable[[], None],
     ) -> None:
         self._store = store
         self._commit_then = store.commit_then if isinstance(store, CallingStore) else None
@@ -67,6 +74,7 @@ class Lanes:
         self._max_value = store.capabilities.max_value
         self._replica = replica
         self._noticed = noticed
+        self._begin = begin
         self._lanes: dict[str, Lane] = {}
         self.known = Knowledge()
         self.records = Records(store, clock)
@@ -123,6 +131,7 @@ class Lanes:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
+            self._begin()
         # Who is alone goes on at once. Of many all are answered before all go on: what is alike is quicker in a row.
         future: Awaited = asyncio.Future(loop=loop) if self._busy else Answer(loop)
         kind = type(command)

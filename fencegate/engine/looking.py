@@ -1,6 +1,6 @@
 """Locks and sessions as they are: fresh loads, for whoever only looks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fencegate.core.machine import live_holds, sessions_of
@@ -22,13 +22,15 @@ class Seen(NamedTuple):
 
 
 class Looking:
-    """See the head of this file."""
+    """See the head of this file. `begin` is called before each look at what others may change."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, begin: Callable[[], None]) -> None:
         self._records = records
+        self._begin = begin
 
     async def look(self, lock_key: str) -> Seen:
         """The lock as it is: a fresh load, for whoever only looks."""
+        self._begin()
         now = self.now()
         found = await self._records.load([lock_entry(lock_key), floor_entry(lock_key)])
         record, floor = found[lock_entry(lock_key)].record, found[floor_entry(lock_key)].record
@@ -43,6 +45,7 @@ class Looking:
         )
 
     async def session(self, session_id: str) -> Session | None:
+        self._begin()
         found = (await self._records.load([session_entry(session_id)]))[session_entry(session_id)].record
         return found if isinstance(found, Session) else None
 
@@ -54,6 +57,7 @@ class Looking:
 
     async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, LockRecord]]:
         """Lock records by key, `after` a lock key (or '')."""
+        self._begin()
         rows = await self._records.scan(LOCKS + prefix, lock_entry(after) if after else "", limit)
         return [(entry.removeprefix(LOCKS), record) for entry, record in rows if isinstance(record, LockRecord)]
 

@@ -60,24 +60,36 @@ class Tending:
         self._limits = limits
         self._replica = replica
         self._visiting = visiting
-        self.lanes = Lanes(store, clock, limits, replica, self._noticed)
+        self.lanes = Lanes(store, clock, limits, replica, self._noticed, self.begin)
         self._now = self.lanes.records.now
         self.wakes = Wakes()
         self._alarms = Alarms(self._now_us, self._ring)
         self._work: set[asyncio.Task[None]] = set()
         self._freeing: dict[str, asyncio.Task[None]] = {}
         self._watches: list[asyncio.Task[None]] = []
+        self._may_begin = False
         self._look_over = asyncio.Event()
         self._listeners = 0
         self._listening = asyncio.Event()
         self._listened_us = 0
 
     def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._watches = [loop.create_task(self._follow()), loop.create_task(self._sweep())]
+        """Whoever visits waits for the first that is asked of it, as if it had come only then: the engine of a client's
+        renewal thread is asked nothing as long as all locks are given back soon."""
+        self._may_begin = True
+        if not self._visiting:
+            self.begin()
+
+    def begin(self) -> None:
+        """Somebody asks for something: hear and look over from now on, unless that has begun, or is over."""
+        if self._may_begin:
+            self._may_begin = False
+            loop = asyncio.get_running_loop()
+            self._watches = [loop.create_task(self._follow()), loop.create_task(self._sweep())]
 
     async def stop(self) -> None:
         """Begin nothing more by itself."""
+        self._may_begin = False
         for watch in self._watches:
             watch.cancel()
         await asyncio.gather(*self._watches, return_exceptions=True)
