@@ -124,10 +124,11 @@ class Line(asyncio.BufferedProtocol):
         gathered = self._gathered
         if self.why or self._bytes > MAX_BYTES or len(self._sent) + len(gathered) > MAX_UNDER_WAY:
             self._loop.call_soon(landed, self._refusal())
-            return
-        # Those that go together left, as far as anybody counts from there, when the first of them was gathered.
-        sent_us = gathered[0].sent_us if gathered else self._clock.monotonic_us()
-        self._send(Told(packed, size, hear, sent_us, True, landed))
+        elif not gathered:
+            self._send(Told(packed, size, hear, self._clock.monotonic_us(), True, landed))
+        else:
+            # Those that go together left, as far as anybody counts from there, when the first of them was gathered.
+            self._gather(Told(packed, size, hear, gathered[0].sent_us, True, landed))
 
     def _refusal(self) -> Unavailable | None:
         """Why nothing can be sent now; None when it can."""
@@ -146,13 +147,17 @@ class Line(asyncio.BufferedProtocol):
             self._send(asked)
 
     def _send(self, asked: Asked) -> None:
+        if self._gathered or self._sent or self._full:
+            self._gather(asked)
+            return
+        self._bytes += asked.size  # nobody to go with: the turn need not end
+        self._sent.append(asked)
+        assert self._transport is not None
+        self._transport.write(b"".join(asked.packed))
+
+    def _gather(self, asked: Asked) -> None:
         self._bytes += asked.size
         gathered = self._gathered
-        if not gathered and not self._sent and not self._full:  # nobody to go with: the turn need not end
-            self._sent.append(asked)
-            assert self._transport is not None
-            self._transport.write(b"".join(asked.packed))
-            return
         gathered.append(asked)
         self._pieces += asked.packed
         if len(gathered) >= GO_TOGETHER:
