@@ -1,8 +1,7 @@
 """When a lease may be believed: its deadline, by the holder's own clock, and what can and can't move it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from fencegate import LeaseState, LockLost, Token
 from fencegate.client.attachment import export_grant, import_grant
