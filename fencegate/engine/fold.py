@@ -44,10 +44,6 @@ class Fold(msgspec.Struct, gc=False):
     shaken: bool = False
     """Whether somebody who waits here may have lost their place."""
 
-    def record(self, entry: str) -> Record | None:
-        """An entry that was seen, as this has left it."""
-        return self.writes[entry] if entry in self.writes else self.seen[entry].record
-
 
 class _Need(Exception):
     """The state machine has to see these."""

@@ -111,8 +111,7 @@ def transition(
             return _OTHERS[type(command)](turn, command)
         lock = LockTurn(turn, command.lock_key)  # type: ignore[union-attr]
         outcome = rule(lock, command)
-        if lock.record.queue:
-            lock.hand_over()
+        lock.hand_over()
         return turn.step(outcome, lock)
     except Missing as missing:
         return Need(missing.entries)

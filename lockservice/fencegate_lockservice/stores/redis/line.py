@@ -113,16 +113,15 @@ class Line(asyncio.BufferedProtocol):
     def ask(self, packed: bytes, future: "asyncio.Future[Any]", hear: Hear, *, writes: bool = False) -> None:
         """Send a packed command. When the connection breaks before the answer, one that `writes` is Ambiguous."""
         asked = Asked([packed], len(packed), hear, self._clock.monotonic_us(), writes, future)
-        error = self._refusal()
-        if error is not None:
-            asked.failed(error)
+        if self._is_closed():
+            asked.failed(self._refusal())
         else:
             self._send(asked)
 
     def tell(self, packed: list[bytes], size: int, landed: Landed, hear: Hear) -> None:
         """The same for one that writes and whose end is told by a call, which comes after this has returned."""
         gathered = self._gathered
-        if self.why or self._bytes > MAX_BYTES or len(self._sent) + len(gathered) > MAX_UNDER_WAY:
+        if self._is_closed():
             self._loop.call_soon(landed, self._refusal())
         elif not gathered:
             self._send(Told(packed, size, hear, self._clock.monotonic_us(), True, landed))
@@ -130,13 +129,12 @@ class Line(asyncio.BufferedProtocol):
             # Those that go together left, as far as anybody counts from there, when the first of them was gathered.
             self._gather(Told(packed, size, hear, gathered[0].sent_us, True, landed))
 
-    def _refusal(self) -> Unavailable | None:
-        """Why nothing can be sent now; None when it can."""
-        if self.why:
-            return Unavailable(self.why)
-        if self._bytes > MAX_BYTES or len(self._sent) + len(self._gathered) > MAX_UNDER_WAY:
-            return Overloaded("too much waits for an answer of the store already")
-        return None
+    def _is_closed(self) -> bool:
+        """Whether nothing can be sent now: it is of no use any more, or too much is under way."""
+        return bool(self.why) or self._bytes > MAX_BYTES or len(self._sent) + len(self._gathered) > MAX_UNDER_WAY
+
+    def _refusal(self) -> Unavailable:
+        return Unavailable(self.why) if self.why else Overloaded("too much waits for an answer of the store already")
 
     def again(self, asked: Asked) -> None:
         """Send it a second time: the server said that it has not run it."""
