@@ -159,7 +159,8 @@ class Tending:
         entry = lane.entry
         writes = result.writes
         record = writes[entry] if entry in writes else result.seen[entry].record
-        self._set_alarm(entry, record)
+        if lane.waiting or not self._visiting:  # a visitor leaves what concerns nobody here to those who stay
+            self._set_alarm(entry, record)
         if result.next:
             for command in result.next:
                 self.spawn(self.quietly(command))

@@ -1,8 +1,8 @@
 """A connection to Redis on which many commands are under way at once: answers come in the order of the commands.
 
-There is no task and no timer for each of them. What is asked while others are under way is written in one go: at the
-end of the turn of the event loop, or when it is enough for the server to begin with. A connection that does not answer
-in time is dropped for good, so that no answer is ever taken for that of another command.
+There is no task and no timer for each of them. What is asked while others are under way is written in one go, at the
+end of the turn of the event loop. A connection that does not answer in time is dropped for good, so that no answer is
+ever taken for that of another command.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import hiredis
 import msgspec
 
 from fencegate.clock import Clock
-from fencegate.core.ports import Ambiguous, Landed, Unavailable
+from fencegate.core.ports import Ambiguous, Unavailable
 from fencegate_lockservice.stores.redis.url import Address
 
 ANSWER_WITHIN_US = 5_000_000
@@ -24,8 +24,6 @@ CONNECT_WITHIN_S = 5.0
 LOOK_EVERY_S = 0.5
 MAX_UNDER_WAY = 20_000
 RECEIVED_AT_ONCE = 64 * 1024
-GO_TOGETHER = 8
-"""So many commands don't wait for the end of the turn: the server works on them while we make the others."""
 MAX_BYTES = 256 * 1024 * 1024
 
 log = logging.getLogger("fencegate.store.redis")
@@ -38,12 +36,12 @@ class Overloaded(Unavailable):
 
 
 class Asked(msgspec.Struct, eq=False, gc=False):
-    """A command in pieces, and who hears the answer: `hear` is given this and the answer (or an hiredis.ReplyError).
+    """A command, and who hears the answer: `hear` is given this and the answer (or an hiredis.ReplyError).
 
-    `size` is about what it takes, `sent_us` when it was sent. Each kind says where its end is awaited."""
+    When the connection breaks before the answer, one that `writes` is Ambiguous. Each kind says where its end is
+    awaited."""
 
-    packed: list[bytes]
-    size: int
+    packed: bytes
     hear: "Hear"
     sent_us: int
     writes: bool
@@ -60,20 +58,6 @@ class Asked(msgspec.Struct, eq=False, gc=False):
 
 
 Hear = Callable[[Asked, Any], None]
-
-
-class Told(Asked, eq=False, gc=False):
-    """One whose end is told by a call."""
-
-    def done(self, _result: Any = None) -> None:
-        landed, self.awaited = self.awaited, None
-        if landed is not None:
-            landed(None)
-
-    def failed(self, error: Exception) -> None:
-        landed, self.awaited = self.awaited, None
-        if landed is not None:
-            landed(error)
 
 
 def hear_plainly(asked: Asked, answer: Any) -> None:
@@ -96,8 +80,6 @@ class Line(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._sent: deque[Asked] = deque()
         self._gathered: list[Asked] = []
-        self._pieces: list[bytes] = []
-        """What is gathered, as it is sent."""
         self._bytes = 0
         self._flushing = False
         self._full = False
@@ -110,24 +92,38 @@ class Line(asyncio.BufferedProtocol):
 
     # --- to the server ---
 
-    def ask(self, packed: bytes, future: "asyncio.Future[Any]", hear: Hear, *, writes: bool = False) -> None:
-        """Send a packed command. When the connection breaks before the answer, one that `writes` is Ambiguous."""
-        asked = Asked([packed], len(packed), hear, self._clock.monotonic_us(), writes, future)
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._sent and not self._gathered
+
+    def ask(self, packed: bytes, future: "asyncio.Future[Any]", hear: Hear) -> None:
+        """Send a packed command that writes nothing."""
+        asked = Asked(packed, hear, self._clock.monotonic_us(), False, future)
         if self._is_closed():
             asked.failed(self._refusal())
+        elif self.is_idle():  # nobody to go with: the turn need not end
+            self.send(asked)
         else:
-            self._send(asked)
+            self._bytes += len(packed)
+            self._gathered.append(asked)
+            if not self._flushing:
+                self._flushing = True
+                self._loop.call_soon(self._flush)
 
-    def tell(self, packed: list[bytes], size: int, landed: Landed, hear: Hear) -> None:
-        """The same for one that writes and whose end is told by a call, which comes after this has returned."""
-        gathered = self._gathered
+    def send(self, asked: Asked) -> None:
+        """Write it now, after what was gathered before it. Whoever waits for its end hears of it later, also when it
+        can't be sent."""
         if self._is_closed():
-            self._loop.call_soon(landed, self._refusal())
-        elif not gathered:
-            self._send(Told(packed, size, hear, self._clock.monotonic_us(), True, landed))
+            self._loop.call_soon(asked.failed, self._refusal())
+            return
+        self._bytes += len(asked.packed)
+        if self._gathered or self._full:
+            self._gathered.append(asked)
+            self._flush()
         else:
-            # Those that go together left, as far as anybody counts from there, when the first of them was gathered.
-            self._gather(Told(packed, size, hear, gathered[0].sent_us, True, landed))
+            self._sent.append(asked)
+            assert self._transport is not None
+            self._transport.write(asked.packed)
 
     def _is_closed(self) -> bool:
         """Whether nothing can be sent now: it is of no use any more, or too much is under way."""
@@ -139,30 +135,7 @@ class Line(asyncio.BufferedProtocol):
     def again(self, asked: Asked) -> None:
         """Send it a second time: the server said that it has not run it."""
         asked.repeated = True
-        if self.why:
-            asked.failed(Unavailable(self.why))
-        else:
-            self._send(asked)
-
-    def _send(self, asked: Asked) -> None:
-        if self._gathered or self._sent or self._full:
-            self._gather(asked)
-            return
-        self._bytes += asked.size  # nobody to go with: the turn need not end
-        self._sent.append(asked)
-        assert self._transport is not None
-        self._transport.write(b"".join(asked.packed))
-
-    def _gather(self, asked: Asked) -> None:
-        self._bytes += asked.size
-        gathered = self._gathered
-        gathered.append(asked)
-        self._pieces += asked.packed
-        if len(gathered) >= GO_TOGETHER:
-            self._flush()
-        elif not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
+        self.send(asked)
 
     def call(self, *command: str | bytes | int) -> "asyncio.Future[Any]":
         """One command and its answer; hiredis.ReplyError when the server refuses it."""
@@ -172,13 +145,13 @@ class Line(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         self._flushing = False
-        if self._full or self.why or not self._gathered:
+        gathered = self._gathered
+        if self._full or self.why or not gathered:
             return
-        self._sent.extend(self._gathered)
-        packed = b"".join(self._pieces)
-        self._gathered, self._pieces = [], []
+        self._gathered = []
+        self._sent += gathered
         assert self._transport is not None
-        self._transport.write(packed)
+        self._transport.write(b"".join([asked.packed for asked in gathered]))
 
     # --- from the server ---
 
@@ -196,7 +169,7 @@ class Line(asyncio.BufferedProtocol):
             self._feed(self._buffer, 0, nbytes)
             while not self.why and (answer := gets()) is not False:
                 asked = popleft()
-                self._bytes -= asked.size
+                self._bytes -= len(asked.packed)
                 asked.hear(asked, answer)
         except Exception as error:  # after this no answer can be told from another
             log.exception("an answer of Redis can't be understood")
@@ -237,7 +210,7 @@ class Line(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
         sent, gathered = list(self._sent), self._gathered
-        self._gathered, self._pieces = [], []
+        self._gathered = []
         self._sent.clear()
         for asked in sent:
             asked.failed(Ambiguous(why) if asked.writes else Unavailable(why))

@@ -1,6 +1,7 @@
-"""The change log in Redis: a stream, one entry for each commit, whose id is the revision.
+"""The change log in Redis: a stream, one entry for the commits that went together, whose id is the revision.
 
-The field of an entry is who wrote it, its value the lines. An entry `reign` says that lines may be missing before it.
+Each commit is a field of its entry: who wrote it, and its lines as the value. An entry `reign` says that lines may be
+missing before it.
 """
 
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ def decode(rows: Sequence[Row]) -> list[LogEntry]:
     found = []
     for row in rows:
         revision = revision_of(row)
-        for number, (key, event) in enumerate(_decode(row[1][1])):
+        lines = [line for commit in row[1][1::2] for line in _decode(commit)]
+        for number, (key, event) in enumerate(lines):
             found.append(LogEntry(revision, number, key, event))
     return found

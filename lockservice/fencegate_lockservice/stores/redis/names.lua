@@ -10,3 +10,9 @@ local function name_of(entry)
   if has_kind == 0 then return '{prefix}:' .. entry end
   return '{prefix}' .. named
 end
+
+local function entry_of(name)
+  local entry = string.sub(name, #'{prefix}' + 1)
+  if string.sub(entry, 1, 1) == ':' then return string.sub(entry, 2) end
+  return (string.gsub(entry, ':', '/', 1))
+end

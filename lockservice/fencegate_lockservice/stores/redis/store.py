@@ -8,30 +8,23 @@ connection; a second one waits for the change log.
 from asyncio import Future, get_running_loop
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
-
-import hiredis
 
 from fencegate.clock import SYSTEM, Clock
-from fencegate.core.model import DONE
 from fencegate.core.ports import (
     Capabilities,
     Change,
     Changes,
-    Conflict,
     Entry,
     Finding,
     Interval,
-    Landed,
     LogEntry,
-    TooLate,
     Unavailable,
 )
 from fencegate_lockservice.stores.following import Following
 from fencegate_lockservice.stores.landing import settle
 from fencegate_lockservice.stores.redis import log as redis_log
 from fencegate_lockservice.stores.redis import settings as redis_settings
-from fencegate_lockservice.stores.redis.line import Asked
+from fencegate_lockservice.stores.redis.commits import Commits
 from fencegate_lockservice.stores.redis.script import USED_BY_OTHERS
 from fencegate_lockservice.stores.redis.server import Server
 from fencegate_lockservice.stores.redis.tail import Tail
@@ -42,14 +35,6 @@ NOTES = (
     "after such a loss tokens still rise as long as the servers' clocks agree; fence the resource",
     "the change log holds the last 100 000 commits",
 )
-
-
-UNLISTED = DONE
-"""What became of a request is asked for by its name: no scan has to find it, and most of what is kept is that."""
-
-
-COMMON = 6
-"""So many arguments come before the changes of a commit."""
 
 
 class RedisStore:
@@ -63,9 +48,8 @@ class RedisStore:
         self._server = Server(address, clock)
         self.now: Callable[[], Interval] = self._server.time.now
         writer = clock.random_id(4)
-        same = ("EVALSHA", self._server.scripts.commit.sha, "0", writer)
-        self._same = "".join(f"${len(part)}\r\n{part}\r\n" for part in same)
-        self._heard = self._hear_commit  # bound once, for all commits
+        self._commits = Commits(self._server, clock, writer)
+        self.commit_then = self._commits.add
         self._tail = Tail(self._server, writer)
         self._following = Following(self._tail.follow, self._newest, self._read_log)
 
@@ -81,6 +65,7 @@ class RedisStore:
     async def close(self) -> None:
         await self._following.close()
         await self._tail.close()
+        self._commits.go()
         await self._server.close()
 
     # --- entries ---
@@ -105,74 +90,6 @@ class RedisStore:
         future: Future[None] = get_running_loop().create_future()
         self.commit_then(changes, log, not_after_us, partial(settle, future))
         return future
-
-    def commit_then(
-        self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int, landed: Landed
-    ) -> None:
-        line = self._server.line
-        if line is None:
-            get_running_loop().call_soon(landed, Unavailable(self._server.why))
-            return
-        try:
-            packed, size = self._packed(changes, log, not_after_us)
-        except ValueError as error:
-            get_running_loop().call_soon(landed, Unavailable(f"the store can't take this: {error}"))
-            return
-        line.tell(packed, size, landed, self._heard)
-
-    def _packed(
-        self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int
-    ) -> tuple[list[bytes], int]:
-        """A commit as a command (see commit.lua), in pieces: values are copied once, when they are sent. And how large
-        these are."""
-        lines = redis_log.encode(log)
-        packed, count, large = [b"", lines], COMMON, 0
-        for key, expected, version, value, compare_only, keep_until_us in changes:
-            size = len(key) if key.isascii() else len(key.encode())
-            compared = f"${len(expected) + 1}\r\n{expected}\n\r\n" if expected else "$0\r\n\r\n"
-            if compare_only or value is None:
-                how = "=" if compare_only else "-"
-                packed += (f"\r\n${size}\r\n{key}\r\n{compared}$1\r\n{how}".encode(), b"")
-                count += 3
-                continue
-            large += len(value)
-            begins = f"${len(version) + 1 + len(value)}\r\n{version}\n"
-            if keep_until_us is None:
-                packed += (f"\r\n${size}\r\n{key}\r\n{compared}$1\r\n+\r\n{begins}".encode(), value)
-                count += 4
-                continue
-            until = f"{-(-keep_until_us // 1000)}"
-            kept = f"${len(until)}\r\n{until}"
-            if key.startswith(UNLISTED):
-                how = f"\r\n${size}\r\n{key}\r\n{compared}$1\r\n~\r\n{begins}"
-                packed += (how.encode(), value, f"\r\n{kept}".encode())
-                count += 5
-            else:
-                packed += (f"\r\n${size}\r\n{key}\r\n{compared}{kept}\r\n{begins}".encode(), value)
-                count += 4
-        not_after = f"{not_after_us}"
-        head = f"*{count}\r\n{self._same}${len(not_after)}\r\n{not_after}\r\n${len(lines)}\r\n"
-        packed[0] = head.encode()
-        packed.append(b"\r\n")
-        return packed, large
-
-    def _hear_commit(self, asked: Asked, answer: Any) -> None:
-        server = self._server
-        if type(answer) is int:
-            if asked.sent_us >= server.listens_at_us:
-                server.heard(asked, abs(answer))
-            if answer > 0:
-                asked.done()
-            else:
-                asked.failed(Conflict())
-        elif isinstance(answer, hiredis.ReplyError):
-            server.refused(asked, answer)
-        elif answer[0] == b"late":
-            server.heard(asked, answer[1])
-            asked.failed(TooLate())
-        else:  # everything is gone, also what the comparisons rest on
-            server.begin_anew()
-            asked.failed(Conflict())
 
     # --- the change log ---
 
