@@ -21,6 +21,8 @@ from fencegate_lockservice.stores.redis.script import USED_BY_OTHERS
 from fencegate_lockservice.stores.redis.server import Server
 
 GO_TOGETHER = 16
+MOST_KEYS = 1000
+"""So many go together, and a commit may be about twice as many: a script can't name many more in one call."""
 
 UNLISTED = DONE
 """What became of a request is asked for by its name: no scan has to find it, and most of what is kept is that."""
@@ -72,10 +74,12 @@ class Commits:
             return
         prefix, names, words = self._prefix, "", f"{not_after_us} {len(changes)} "
         try:
+            if len(changes) > 2 * MOST_KEYS:
+                raise ValueError(f"{len(changes)} keys are too many for one commit")
             lines = redis_log.encode(log)
             values = [f"\r\n${len(lines)}\r\n".encode(), lines]
             for key, expected, version, value, compare_only, keep_until_us in changes:
-                kind, slash, rest = key.partition("/")  # as in names.lua
+                kind, slash, rest = key.partition("/")
                 name = f"{prefix}{kind}:{rest}" if slash and kind and ":" not in kind else f"{prefix}:{key}"
                 names += f"${len(name) if name.isascii() else len(name.encode())}\r\n{name}\r\n"
                 if compare_only or value is None:
@@ -97,7 +101,7 @@ class Commits:
             group.words += words
             group.values += values
             group.awaited.append(landed)
-            if len(group.awaited) >= GO_TOGETHER:
+            if len(group.awaited) >= GO_TOGETHER or group.keys > MOST_KEYS:
                 self.go()
             return
         # None of those that will go with it left before now, as far as anybody counts from there.

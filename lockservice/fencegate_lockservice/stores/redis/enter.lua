@@ -8,7 +8,7 @@ local log, reigns, count = '{prefix}fencegate-log', '{prefix}fencegate-reign', '
 local server, fresh, now = ARGV[1], ARGV[2], now_us()
 only_where_written()
 local known = call('HMGET', reigns, 'format', 'server', 'reign', 'began')
-if known[1] and known[1] ~= '3' then return {'format', known[1]} end
+if known[1] and known[1] ~= '4' then return {'format', known[1]} end
 local newest = call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
 local last = newest and tonumber(string.match(newest[1], '^%d+')) or 0
 if newest and known[2] == server and tonumber(call('GET', count) or '') == last then
@@ -17,6 +17,6 @@ end
 local began = math.max(last + 1, math.floor(now * 2 / 125))
 local written = string.format('%.0f', began)
 call('XADD', log, written .. '-0', 'reign', fresh)
-call('HSET', reigns, 'format', '3', 'server', server, 'reign', fresh, 'began', written)
+call('HSET', reigns, 'format', '4', 'server', server, 'reign', fresh, 'began', written)
 call('SET', count, written)
 return {now, fresh, began, began}

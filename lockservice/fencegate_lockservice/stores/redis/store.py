@@ -1,4 +1,4 @@
-"""Locks in Redis or Valkey: a commit is one Lua script, which compares, writes and appends to a stream.
+"""Locks in Redis or Valkey: a Lua script compares, writes and appends to a stream, for all commits of one turn.
 
 Entries are strings under names that a person can read (`lock:orders:7`): the version, a line feed, the value. Beside
 them is an index of the keys, and one of those that are kept for a time. Commits of all callers share one pipelined
