@@ -9,83 +9,95 @@
 -- (milliseconds); '~' and a time, the same for what no scan has to find.
 -- Gives the time when all are done. Else the time and the fate of each: done, conflict, late, or other, where there is
 -- something that we have not written. The time alone: nothing is done, since the log is gone.
-local KEYS, time, words = KEYS, call('TIME'), string.gmatch(ARGV[2], '%S+')
+-- Tables are made with room for one commit, and counted by hand: to let them grow took longer than all else.
+local KEYS, find, what, time = KEYS, string.find, ARGV[2], call('TIME')
 local now, found = time[1] * 1000000 + time[2], call('MGET', unpack(KEYS))
-local fates, all_done, taken = {}, true, {}
-local log, put, others = {'{prefix}fencegate-log', 'MINID', '~', 0, 0}, {}, {}
-local first, at = 1, 2
+local fates, commits, all_done, taken = {false}, 0, true, nil
+local log, logged = {'{prefix}fencegate-log', false, false, false}, 0
+local put, puts = {false, false}, 0
+local others, more = {false, false, false, false}, 0
+local at, key, value_at = 1, 0, 2
 
-for not_after in words do
-  local last, lines, fate = first + words() - 1, ARGV[at + 1], now > tonumber(not_after) and 'late' or 'done'
-  local has_put, has_others = #put, #others
-  at = at + 1
-  for key = first, last do
-    local name, expected, how, there, value = KEYS[key], words(), words(), found[key], nil
+while at <= #what do
+  local had_puts, had_more, _, after, not_after, keys = puts, more, find(what, '(%d+) (%d+) ', at)
+  local fate, last, lines = now > tonumber(not_after) and 'late' or 'done', key + keys, ARGV[value_at + 1]
+  at, value_at = after + 1, value_at + 1
+  while key < last do
+    key = key + 1
+    local name, there, value, _, after, expected, how = KEYS[key], found[key], nil, find(what, '(%S+) (%S+) ', at)
+    at = after + 1
     if how ~= '=' and how ~= '-' then
-      at = at + 1
-      value = ARGV[at]
+      value_at = value_at + 1
+      value = ARGV[value_at]
     end
-    if fate ~= 'done' then
-      -- nothing more to know
-    elseif taken[name] then
-      fate = 'conflict'
-    elseif there then
-      if string.find(there, expected, 1, true) ~= 1 or string.byte(there, #expected + 1) ~= 10 then
-        fate = string.find(there, '\n', 1, true) and 'conflict' or 'other'
+    if fate == 'done' then
+      if taken and taken[name] then
+        fate = 'conflict'
+      elseif there then
+        if find(there, expected, 1, true) ~= 1 or string.byte(there, #expected + 1) ~= 10 then
+          fate = find(there, '\n', 1, true) and 'conflict' or 'other'
+        end
+      elseif expected ~= '-' then
+        fate = 'conflict'
+      elseif string.byte(how) ~= 126 and call('EXISTS', name) == 1 then
+        fate = 'other'  -- no string, which is why it was not found. (Only we have names with ids of requests in them.)
       end
-    elseif expected ~= '-' then
-      fate = 'conflict'
-    elseif string.byte(how) ~= 126 and call('EXISTS', name) == 1 then
-      fate = 'other'  -- no string, which is why it was not found. (Only we have names with ids of requests in them.)
     end
     if how == '+' then
-      put[#put + 1], put[#put + 2] = name, value
-      if expected == '-' then others[#others + 1] = {name, how} end
-    elseif how ~= '=' and (how ~= '-' or expected ~= '-') then
-      others[#others + 1] = {name, how, value, expected == '-'}
+      put[puts + 1], put[puts + 2], puts = name, value, puts + 2
+    end
+    if how ~= '=' and (how ~= '+' or expected == '-') then
+      others[more + 1], others[more + 2], others[more + 3], others[more + 4] = name, how, value, expected
+      more = more + 4
     end
   end
-  fates[#fates + 1] = fate
-  if fate == 'done' then
-    if lines ~= '' then log[#log + 1], log[#log + 2] = ARGV[1], lines end
-    for number = has_put + 1, #put, 2 do taken[put[number]] = true end
-    for number = has_others + 1, #others do taken[others[number][1]] = true end
+  commits = commits + 1
+  fates[commits] = fate
+  if fate ~= 'done' then
+    all_done, puts, more = false, had_puts, had_more
   else
-    all_done = false
-    for number = #put, has_put + 1, -1 do put[number] = nil end
-    for number = #others, has_others + 1, -1 do others[number] = nil end
+    if lines ~= '' then
+      log[2 * logged + 3], log[2 * logged + 4], logged = ARGV[1], lines, logged + 1
+    end
+    if at <= #what then
+      taken = taken or {}
+      for number = had_puts + 1, puts, 2 do taken[put[number]] = true end
+      for number = had_more + 1, more, 4 do taken[others[number]] = true end
+    end
   end
-  first = last + 1
 end
 
-local logged, revision = (#log - 5) / 2, 0
+local revision = 0
 if logged > 0 then
   revision = call('INCRBY', '{prefix}fencegate-newest', logged)
   if revision == logged then return {now} end  -- flushed: a new log has to be begun, for all to notice
-  log[4], log[5] = revision - 100000, revision
-  call('XADD', unpack(log))
+  log[2] = revision
+  call('XADD', unpack(log, 1, 2 + 2 * logged))
 end
 
-if #put > 0 then call('MSET', unpack(put)) end
-for number = 1, #others do
-  local name, how, value, is_new = unpack(others[number], 1, 4)
-  if how == '+' then
-    call('ZADD', '{prefix}fencegate-index', 0, entry_of(name))
-  elseif how == '-' then
-    call('DEL', name)
-    call('ZREM', '{prefix}fencegate-index', entry_of(name))
-  elseif string.byte(how) == 126 then
+if puts > 0 then call('MSET', unpack(put, 1, puts)) end
+for number = 1, more, 4 do
+  local name, how, value, expected = others[number], others[number + 1], others[number + 2], others[number + 3]
+  if string.byte(how) == 126 then
     call('SET', name, value, 'PXAT', string.sub(how, 2))
+  elseif how == '-' then
+    if expected ~= '-' then
+      call('DEL', name)
+      call('ZREM', '{prefix}fencegate-index', entry_of(name))
+    end
   else
-    if is_new then call('ZADD', '{prefix}fencegate-index', 0, entry_of(name)) end
-    call('ZADD', '{prefix}fencegate-keep', how, entry_of(name))
-    call('SET', name, value, 'PXAT', how)
+    if expected == '-' then call('ZADD', '{prefix}fencegate-index', 0, entry_of(name)) end
+    if how ~= '+' then
+      call('ZADD', '{prefix}fencegate-keep', how, entry_of(name))
+      call('SET', name, value, 'PXAT', how)
+    end
   end
 end
 
 -- From time to time more is taken out of the index than was brought since, so that what is past its time does not pile
--- up.
+-- up; and the log is cut.
 if logged == 0 or revision % 8 < logged then
+  if logged > 0 then call('XTRIM', '{prefix}fencegate-log', 'MINID', '~', revision - 100000) end
   local keep, gone, most = '{prefix}fencegate-keep', {}, math.min(1000, 64 + 16 * #KEYS)
   local past = call('ZRANGEBYSCORE', keep, '-inf', math.floor(now / 1000), 'LIMIT', 0, most)
   for _, entry in ipairs(past) do
