@@ -17,7 +17,7 @@ class Script:
     """A script and the name that the server knows it by."""
 
     def __init__(self, name: str, prefix: str) -> None:
-        before = ("names",) if name == "commit" else ("names", "reading")
+        before = ("names",) if name in ("commit", "rights") else ("names", "reading")
         self.text = "\n".join(_text(part) for part in (*before, name)).replace("{prefix}", prefix)
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
@@ -27,8 +27,8 @@ class Scripts:
 
     def __init__(self, prefix: str) -> None:
         quoted = "".join(f"\\{byte:03d}" for byte in prefix.encode())
-        self.commit, self.load, self.scan, self.enter, self.lines = self.all = tuple(
-            Script(name, quoted) for name in ("commit", "load", "scan", "enter", "lines")
+        self.commit, self.load, self.scan, self.enter, self.lines, self.rights = self.all = tuple(
+            Script(name, quoted) for name in ("commit", "load", "scan", "enter", "lines", "rights")
         )
 
 
