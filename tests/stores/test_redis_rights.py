@@ -78,6 +78,10 @@ async def test_a_user_without_one_command_is_refused_at_start_and_told_which_and
     assert names(redis_server, prefix) == []
 
 
+async def test_a_password_for_a_server_that_has_none_is_refused_as_such(redis_server: RedisServer) -> None:
+    assert "refuses the user or the password" in await is_refused(f"redis://:hunter2@127.0.0.1:{redis_server.port}/0")
+
+
 @pytest.mark.parametrize("command", ["", "zadd", "set", "incr", "xadd"])
 async def test_of_a_store_that_is_in_use_nothing_is_changed_by_the_look(
     redis_server: RedisServer, prefix: str, url: str, command: str

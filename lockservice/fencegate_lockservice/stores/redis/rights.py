@@ -3,8 +3,9 @@ middle."""
 
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.model import DONE, FLOORS, LOCKS, MEMBERS, SESSIONS
+from fencegate.redis_acl import lacking
 from fencegate_lockservice.stores.redis.line import Line
-from fencegate_lockservice.stores.redis.script import Script, code_of
+from fencegate_lockservice.stores.redis.script import Script
 from fencegate_lockservice.stores.redis.url import Address
 
 KINDS = (LOCKS, DONE, FLOORS, SESSIONS, MEMBERS, "history/", "route/", "")
@@ -13,22 +14,9 @@ KINDS = (LOCKS, DONE, FLOORS, SESSIONS, MEMBERS, "history/", "route/", "")
 
 async def check_rights(line: Line, address: Address, script: Script) -> None:
     """UnsafeConfiguration, which names the commands and keys, when it may not."""
-    commands: dict[str, None] = {}
-    keys: dict[str, None] = {}
-    for command, name, refusal in await line.call("EVALSHA", script.sha, 0, *KINDS):
-        text, word = refusal.decode(errors="replace"), command.decode().lower()
-        if code_of(Exception(text)) != "NOPERM":
-            continue  # the words were refused, as they should be
-        if f"'{word}'" in text:
-            commands[word] = None
-        else:
-            keys[name.decode(errors="replace")] = None
-    if not commands and not keys:
-        return
-    grants = [*([f"~{address.prefix}*"] if keys else []), *(f"+{word}" for word in commands)]
-    lacking = [*(f"command {word!r}" for word in commands), *(f"key {name!r}" for name in keys)]
-    raise UnsafeConfiguration(
-        f"{address}: its ACL does not allow what the lock store needs, and would stop a commit in its middle (NOPERM):"
-        f" {', '.join(lacking)}. ACL SETUSER {address.username or 'default'} {' '.join(grants)}; the whole line is in"
-        " docs/stores/redis.md"
-    )
+    failed = await line.call("EVALSHA", script.sha, 0, *KINDS)
+    if forbidden := lacking(failed, address.username, [address.prefix]):
+        raise UnsafeConfiguration(
+            f"{address}: its ACL does not allow what the lock store needs, and would stop a commit in its middle"
+            f" {forbidden}; the whole line is in docs/stores/redis.md"
+        )
