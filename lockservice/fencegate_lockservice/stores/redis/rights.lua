@@ -37,6 +37,6 @@ for _, kind in ipairs(ARGV) do
   try('GETRANGE', name, 0, 0)
   try('GET', name)
   try('SET', name, '', 'NX', 'XX')
-  try('DEL', name)
+  if redis.pcall('EXISTS', name) == 0 then try('DEL', name) end  -- else it is somebody else's
 end
 return failed
