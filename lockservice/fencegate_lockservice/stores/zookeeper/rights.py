@@ -18,7 +18,8 @@ def lacking(address: Address, path: str, right: str) -> UnsafeConfiguration:
     first = "as that user (addauth digest) or an administrator, " if address.user else ""
     return UnsafeConfiguration(
         f"{path} in ZooKeeper does not give {who} the right to {right} there:"
-        f" {first}`setAcl -R {address.root} {grant}`. Where it belongs to another user, check user and password of the URL"
+        f" {first}`setAcl -R {address.root} {grant}`."
+        " Where it belongs to another user, check user and password of the URL"
     )
 
 
