@@ -204,8 +204,10 @@ class FaultSuite:
         callers = (second, first, second)
         for number in range(4):
             lock_key = f"answer-{number}-{SYSTEM.random_id(4)}"
+            before = sum(proxy.cuts for proxy in replicas[0].proxies)
             replicas[0].each(lambda proxy: proxy.cut_answers(after=self.commit_mark))
             told = await asyncio.gather(first.acquire(lock_key, name=lock_key, ttl_s=60), return_exceptions=True)
+            assert sum(proxy.cuts for proxy in replicas[0].proxies) > before, "no answer to a commit was cut off"
             assert isinstance(told[0], Hold | StoreUnavailable | OutcomeUnknown), told
             replicas[0].each(FaultProxy.pass_)
             again = [
@@ -231,6 +233,8 @@ class FaultSuite:
             await asyncio.gather(*works, said.commit(store, 0.02))
             replicas[0].each(FaultProxy.pass_)
             await said.is_back(store)
+        assert said.count("done"), "nothing was committed"
+        assert said.count("Ambiguous"), "no commit lost its answer"
         await said.judge(replicas[1].engine.store)
 
     # --- clocks ---
