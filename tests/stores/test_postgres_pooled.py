@@ -1,16 +1,16 @@
 """PostgreSQL through a transaction-pooling proxy: each statement may run on another connection."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from fencegate.clock import SYSTEM
-from fencegate.core.ports import Store
 from fencegate.engine import Engine
 from fencegate.testing.caller import Caller
-from fencegate.testing.change_log_suite import ChangeLogSuite, first_answer
+from fencegate.testing.change_log_suite import first_answer
 from fencegate.testing.committing import OpenStore, put, write
+from fencegate.testing.store_suite import StoreSuite
 from fencegate_lockservice.stores import open_store as open_by_url
 from fencegate_lockservice.stores.postgres.store import PostgresStore
 from tests.eventually import eventually
@@ -41,16 +41,17 @@ async def test_tables_are_made_through_a_pooler(pooler: Pgbouncer) -> None:
     await store.close()
 
 
-class TestThePooledChangeLog(ChangeLogSuite):
+class TestPostgresStoreThroughAPooler(StoreSuite):
     @pytest.fixture
     def open_store(self, pooled_url: str) -> OpenStore:
         return opener(pooled_url)
 
     @pytest.fixture
-    async def store(self, open_store: OpenStore) -> AsyncIterator[Store]:
-        store = await open_store()
-        yield store
-        await store.close()
+    def opening(self, pooled_url: str) -> str:
+        return (
+            "from fencegate_lockservice import stores\n"
+            f"async def open_store(): return await stores.open_store({pooled_url!r})\n"
+        )
 
 
 async def test_commits_and_loads_of_many_replicas_go_through_a_small_pool(pooled_url: str) -> None:
