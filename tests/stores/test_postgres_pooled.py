@@ -10,6 +10,7 @@ from fencegate.engine import Engine
 from fencegate.testing.caller import Caller
 from fencegate.testing.change_log_suite import first_answer
 from fencegate.testing.committing import OpenStore, put, write
+from fencegate.testing.crowd import Crowd
 from fencegate.testing.store_suite import StoreSuite
 from fencegate_lockservice.stores import open_store as open_by_url
 from fencegate_lockservice.stores.postgres.store import PostgresStore
@@ -18,6 +19,7 @@ from tests.real import pgbouncer
 from tests.real.pgbouncer import Pgbouncer
 from tests.real.postgres import PostgresServer
 from tests.stores.postgres_fixtures import in_new_schema, opener
+from tests.stores.test_postgres_commits import terminating
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +104,20 @@ async def test_notifications_are_used_where_they_can_arrive_and_only_there(
         await eventually(lambda: store._tail.listens)
     await stream.aclose()
     await store.close()
+
+
+async def test_backends_ended_behind_a_pooler_break_no_promise(
+    postgres_server: PostgresServer, pooled_url: str
+) -> None:
+    stores = [await open_by_url(pooled_url) for _ in range(2)]
+    engines = [Engine(store, SYSTEM, replica=f"replica-{number}") for number, store in enumerate(stores)]
+    for engine in engines:
+        await engine.start()
+    async with Crowd(engines) as crowd:
+        await crowd.is_served(1)
+        async with terminating(postgres_server):
+            await crowd.fails(3)
+        await crowd.is_served()
+    for engine, store in zip(engines, stores, strict=True):
+        await engine.close()
+        await store.close()
