@@ -20,4 +20,4 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 def print_json(value: Any) -> None:
     from fencegate.web.json import dumps
 
-    print(dumps(value).decode())
+    print(dumps(value).decode(), flush=True)  # whatever becomes of the process at its end, it was told

@@ -49,7 +49,13 @@ async def force_release(connection: Connection, lock_key: str, reason: str, grac
     if grace_ms := millis("grace", grace, 0.0, _MAX_GRACE_S):
         body["graceMillis"] = grace_ms
     transport = await connection.transport()
-    return await within(transport.force_release(lock_key, body), connection.timeout_s)
+    try:
+        return await within(transport.force_release(lock_key, body), connection.timeout_s)
+    except OutcomeUnknown:
+        raise OutcomeUnknown(
+            f"it is not known whether {lock_key!r} was taken away: look who holds it before you force it again, for by"
+            " then it may be another's"
+        ) from None
 
 
 async def read(connection: Connection, call: Callable[[], Awaitable[T]]) -> T:

@@ -10,9 +10,12 @@ import pytest
 
 from fencegate.clock import SYSTEM
 from fencegate.core.errors import LockExpired, LockHeld, NotOwner
-from fencegate.core.model import Hold, Limits
-from fencegate.core.ports import Store
+from fencegate.core.model import Hold, Limits, LockRecord, lock_entry
+from fencegate.core.ports import Change, Store
+from fencegate.engine import tending
+from fencegate.engine.codec import decode, encode
 from fencegate.testing.caller import QUICK, Caller, engines, until
+from fencegate.testing.committing import by
 from fencegate.testing.faulty_store import GONE, FaultyStore
 
 PATIENT = Limits()
@@ -278,6 +281,46 @@ class EngineSuite:
             with pytest.raises(LockHeld):
                 await holder.acquire("k")  # the first one still knew it as free
             await other.release("k", got)
+
+    # --- records that nobody uses -----------------------------------------------------------------------------------
+
+    async def test_idle_records_are_forgotten_while_others_are_used_and_no_token_comes_back(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The last token lies ahead of every clock, so that only the floor of its shard can keep it."""
+        monkeypatch.setattr(tending, "SWEEP_EVERY_S", 0.05)
+        monkeypatch.setattr(tending, "SWEEP_PAUSE_S", 0.05)
+        idle = [f"idle-{number}" for number in range(40)]
+        async with engines(store, limits=PATIENT) as (engine,):
+            caller = Caller(engine, "A")
+            for lock_key in idle:
+                await caller.release(lock_key, await caller.acquire(lock_key))
+        ahead = SYSTEM.now_us() + 3_600_000_000
+        entry = lock_entry(idle[0])
+        found = (await store.load([entry]))[entry]
+        record = decode(entry, found.value).record
+        assert isinstance(record, LockRecord)
+        value = encode(replace(record, last_token=ahead))
+        await store.commit([Change(entry, found.version, SYSTEM.random_id(), value)], [], by(store))
+        limits = replace(PATIENT, idle_us=20_000)
+        async with engines(store, store, limits=limits) as replicas:
+            one, two = (Caller(replica, f"owner-{number}") for number, replica in enumerate(replicas))
+            held = await one.acquire("held", ttl_s=600)
+            if not store.capabilities.forgets:
+                await asyncio.sleep(0.5)
+                assert len(await store.load([lock_entry(lock_key) for lock_key in idle])) == len(idle)
+            else:
+                async with asyncio.timeout(60):
+                    tokens = [0]
+                    while await store.load([lock_entry(lock_key) for lock_key in idle]):
+                        for caller in (one, two):  # it comes and goes meanwhile
+                            hold = await caller.acquire("used")
+                            tokens.append(hold.token)
+                            await caller.release("used", hold)
+                        await asyncio.sleep(0.01)
+                assert tokens == sorted(set(tokens))
+            assert (await two.acquire(idle[0])).token > ahead
+            assert (await one.renew("held", held)).token == held.token
 
     # --- across a restart ------------------------------------------------------------------------------------------
 

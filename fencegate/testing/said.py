@@ -31,6 +31,10 @@ class Said:
         """Return when the store is reached again."""
         await self._load_in_the_end(store, [self._prefix])
 
+    def count(self, *said: str) -> int:
+        """How many commits were said to be one of these: `done`, `Ambiguous`, `Unavailable`."""
+        return sum(one in said for _, one in self._said.values())
+
     async def judge(self, store: Store) -> None:
         found = await self._load_in_the_end(store, list(self._said))
         for key, (change, said) in self._said.items():

@@ -587,6 +587,28 @@ def test_another_guard_takes_over_with_a_floor_at_the_highest_token_seen(
     fresh_command(table, "--remove")
 
 
+def test_a_forged_mark_of_another_lock_shuts_nobody_out_when_the_guard_changes(
+    fresh: Database, fresh_command: Command
+) -> None:
+    table = fresh.table()
+    fresh_command(table, "--key", "id", "--guard", "job:a")
+    fresh.run(f"UPDATE {table} SET text = 'x'", token=50)
+    fresh.run("INSERT INTO fencegate_fences VALUES ('elsewhere', 'enforce', 9223372036854775807)")
+    fresh.run("INSERT INTO fencegate_fences VALUES ('elsewhere:too', 'enforce', 70)")
+    fresh_command(table, "--key", "id")
+    with pytest.raises(Refused, match="stale fencing token 69"):
+        fresh.run(f"UPDATE {table} SET text = 'y'", token=69)
+    fresh.run(f"UPDATE {table} SET text = 'y'", token=70)
+    # One of its own locks may have been given such a token by another issuer, so that lower ones are stale.
+    fresh.run(f"UPDATE fencegate_fences SET token = 9223372036854775807 WHERE lock_key = '{table}:1'")
+    fresh_command(table, "--key", "id", "--guard", "job:b")
+    with pytest.raises(Refused, match="stale fencing token 99"):
+        fresh.run(f"UPDATE {table} SET text = 'z'", token=99)
+    fresh_command(table, "--remove")
+    fresh.run("UPDATE fencegate_resources SET floor = 0")
+    fresh.run("DELETE FROM fencegate_fences")
+
+
 def test_a_new_name_is_another_guard(fresh: Database, fresh_command: Command) -> None:
     table = fresh.table()
     fresh_command(table, "--key", "id")
@@ -597,6 +619,23 @@ def test_a_new_name_is_another_guard(fresh: Database, fresh_command: Command) ->
         fresh.run(f"UPDATE {table}_renamed SET text = 'y'", token=49)
     fresh.run(f"UPDATE {table}_renamed SET text = 'y'", token=50)
     fresh_command(f"{table}_renamed", "--remove")
+
+
+def test_a_table_that_takes_the_name_of_one_that_was_protected_is_another_guard(
+    fresh: Database, fresh_command: Command
+) -> None:
+    """Its triggers are those of its old name, whatever is remembered of the table that had the new one."""
+    table, other = fresh.table(), fresh.table()
+    fresh_command(table, "--key", "id")
+    fresh_command(other, "--key", "id")
+    fresh.run(f"UPDATE {table} SET text = 'x'", token=50)
+    fresh.run(f"DROP TABLE {other}", f"RENAME TABLE {table} TO {other}")
+    assert "--floor" in fresh_command(other, "--key", "id").err
+    with pytest.raises(Refused, match="stale fencing token 49"):
+        fresh.run(f"UPDATE {other} SET text = 'y'", token=49)
+    fresh.run(f"UPDATE {other} SET text = 'y'", token=50)
+    assert "--floor" not in fresh_command(other, "--key", "id").err
+    fresh_command(other, "--remove")
 
 
 def test_ten_at_once_protect_it_once(fresh: Database) -> None:

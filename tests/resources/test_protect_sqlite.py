@@ -341,6 +341,24 @@ def test_another_guard_takes_over_with_a_floor_at_the_highest_token_seen(databas
     database.run("UPDATE t SET text = 'y'", tokens={"job:b": 50})
 
 
+def test_a_forged_mark_of_another_lock_shuts_nobody_out_when_the_guard_changes(
+    database: Database, command: Command
+) -> None:
+    command("t", "--key", "id", "--guard", "job:a")
+    database.run("UPDATE t SET text = 'x'", tokens={"job:a": 50})
+    for lock_key, token in (("elsewhere", 2**63 - 1), ("elsewhere:too", 70)):
+        database.bare.execute("INSERT INTO fencegate_fences VALUES (?, 'enforce', ?)", [lock_key.encode(), token])
+    command("t", "--key", "id")
+    with pytest.raises(sqlite3.IntegrityError, match="stale fencing token"):
+        database.run("UPDATE t SET text = 'y'", tokens=both("t:{key}", 69))
+    database.run("UPDATE t SET text = 'y'", tokens=both("t:{key}", 70))
+    # One of its own locks may have been given such a token by another issuer, so that lower ones are stale.
+    database.bare.execute("UPDATE fencegate_fences SET token = ? WHERE lock_key = ?", [2**63 - 1, b"t:1"])
+    command("t", "--key", "id", "--guard", "job:b")
+    with pytest.raises(sqlite3.IntegrityError, match="stale fencing token"):
+        database.run("UPDATE t SET text = 'z'", tokens={"job:b": 99})
+
+
 def test_a_new_name_is_another_guard(database: Database, command: Command) -> None:
     command("t", "--key", "id")
     database.run("UPDATE t SET text = 'x'", tokens=both("t:{key}", 50))
@@ -349,6 +367,23 @@ def test_a_new_name_is_another_guard(database: Database, command: Command) -> No
     with pytest.raises(sqlite3.IntegrityError, match="stale fencing token"):
         database.run("UPDATE renamed SET text = 'y'", tokens=both("renamed:{key}", 49))
     database.run("UPDATE renamed SET text = 'y'", tokens=both("renamed:{key}", 50))
+
+
+def test_a_table_that_takes_the_name_of_one_that_was_protected_is_another_guard(
+    database: Database, command: Command
+) -> None:
+    """Its triggers are those of its old name, whatever is remembered of the table that had the new one."""
+    database.bare.execute("CREATE TABLE other (id INTEGER PRIMARY KEY, text TEXT)")
+    command("t", "--key", "id")
+    command("other", "--key", "id")
+    database.run("UPDATE t SET text = 'x'", tokens=both("t:{key}", 50))
+    database.bare.execute("DROP TABLE other")
+    database.bare.execute("ALTER TABLE t RENAME TO other")
+    assert "--floor" in command("other", "--key", "id").err
+    with pytest.raises(sqlite3.IntegrityError, match="stale fencing token"):
+        database.run("UPDATE other SET text = 'y'", tokens=both("other:{key}", 49))
+    database.run("UPDATE other SET text = 'y'", tokens=both("other:{key}", 50))
+    assert "--floor" not in command("other", "--key", "id").err
 
 
 def test_ten_at_once_protect_it_once(database: Database) -> None:

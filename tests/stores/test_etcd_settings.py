@@ -1,6 +1,7 @@
 """The etcd store and how an etcd is set up: what is wrong with it, its users, its certificates; and the URL."""
 
 import asyncio
+import base64
 import re
 import shutil
 import subprocess
@@ -12,14 +13,15 @@ import pytest
 from fencegate.clock import SYSTEM
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Ambiguous, Unavailable
-from fencegate.testing.committing import gather_log, put, write
+from fencegate.testing.committing import by, gather_log, put, write
 from fencegate_lockservice.stores import open_store
 from fencegate_lockservice.stores.etcd import client as etcd_client
 from fencegate_lockservice.stores.etcd import proto
-from fencegate_lockservice.stores.etcd.client import Client
+from fencegate_lockservice.stores.etcd.client import RANGE, Client
 from fencegate_lockservice.stores.etcd.endpoint import Endpoint
 from fencegate_lockservice.stores.etcd.grpc import NotSent, Status
 from fencegate_lockservice.stores.etcd.inspect import version_finding
+from fencegate_lockservice.stores.etcd.store import EtcdStore
 from fencegate_lockservice.stores.etcd.url import parse
 from tests.eventually import eventually
 from tests.real.etcd import EtcdCluster, EtcdServer
@@ -137,25 +139,81 @@ async def test_a_user_and_a_password_are_used_and_wrong_ones_are_refused_without
         assert "hidden" not in str(refused.value)
 
 
-async def test_a_user_who_may_not_write_is_refused_at_start_and_told_what_it_needs(
-    own_etcd: Callable[..., EtcdServer],
+Permission = tuple[str, str, str]
+"""What, on which keys: a key and the end of the range, or just a key."""
+
+
+def give_rights(server: EtcdServer, *permissions: Permission) -> str:
+    """A URL of a user who may do this, and no more."""
+
+    def as_bytes(text: str) -> str:
+        return base64.b64encode(text.encode()).decode()
+
+    def post(path: str, **body: object) -> None:
+        server.post(f"/v3/auth/{path}", body)
+
+    for user in ("root", "modest"):
+        post("user/add", name=user, password="secret")
+        post("role/add", name=user)
+        post("user/grant", user=user, role=user)
+    for kind, key, end in permissions:
+        permission = {"permType": kind, "key": as_bytes(key), "range_end": as_bytes(end)}
+        post("role/grant", name="modest", perm=permission)
+    post("enable")
+    return f"etcd://modest:secret@{server.address}/team"
+
+
+EVERYTHING = ("READ", "\0", "\0")
+LOCKS, OURS = ("/team/locks/", "/team/locks0"), ("/team/fencegate/", "/team/fencegate0")
+
+
+@pytest.mark.parametrize(
+    ("permissions", "needed"),
+    [
+        ([EVERYTHING], ["/team/locks/", "/team/fencegate/"]),
+        ([("READWRITE", *OURS)], ["/team/locks/"]),
+        ([("READWRITE", *LOCKS)], ["/team/fencegate/"]),
+        ([("READWRITE", *OURS), ("READ", *LOCKS)], ["/team/locks/"]),
+        ([("READWRITE", *OURS), ("WRITE", *LOCKS)], ["/team/locks/"]),
+        ([("READWRITE", *OURS), ("READWRITE", "/team/locks/a", "/team/locks/b")], ["/team/locks/"]),
+        ([("READWRITE", *LOCKS), ("READWRITE", "/team/fencegate/", "/team/fencegate/log0")], ["/team/fencegate/"]),
+    ],
+)
+async def test_a_user_who_lacks_a_right_is_refused_at_start_and_told_what_it_needs_and_nothing_was_written(
+    own_etcd: Callable[..., EtcdServer], permissions: list[Permission], needed: list[str]
 ) -> None:
     server = own_etcd()
-    reading: dict[str, object] = {"permType": "READ", "key": "AA==", "range_end": "AA=="}  # everything
-    for path, body in (
-        ("/v3/auth/user/add", {"name": "root", "password": "secret"}),
-        ("/v3/auth/role/add", {"name": "root"}),
-        ("/v3/auth/user/grant", {"user": "root", "role": "root"}),
-        ("/v3/auth/user/add", {"name": "reader", "password": "secret"}),
-        ("/v3/auth/role/add", {"name": "reading"}),
-        ("/v3/auth/role/grant", {"name": "reading", "perm": reading}),
-        ("/v3/auth/user/grant", {"user": "reader", "role": "reading"}),
-        ("/v3/auth/enable", {}),
-    ):
-        server.post(path, body)
-    with pytest.raises(UnsafeConfiguration, match="needs readwrite on all keys below") as refused:
-        await open_store(f"etcd://reader:secret@{server.address}")
+    url = give_rights(server, *permissions)
+    with pytest.raises(UnsafeConfiguration, match="permission denied") as refused:
+        await open_store(url)
+    lines = re.findall(r"etcdctl role grant-permission --prefix ROLE readwrite ([^`]+)`", str(refused.value))
+    assert sorted(lines) == sorted(needed)
     assert "secret" not in str(refused.value)
+    raw = await open_store(url.replace("modest", "root").replace("/team", "/other"))
+    assert isinstance(raw, EtcdStore)
+    found = await raw._client.read(RANGE, proto.range_of(b"/team/", b"/team0"), proto.range_answer)
+    assert found.kvs == []
+    await raw.close()
+
+
+async def test_a_user_who_may_do_no_more_than_needed_is_enough(own_etcd: Callable[..., EtcdServer]) -> None:
+    parts = [(f"/team/fencegate/{part}/", f"/team/fencegate/{part}0") for part in ("entries", "until", "log")]
+    keys = [("/team/fencegate/gate", ""), ("/team/fencegate/layout", "")]
+    url = give_rights(own_etcd(), *(("READWRITE", *where) for where in (LOCKS, *parts, *keys)))
+    store = await open_store(url)
+    stream = store.changes(None)
+    await anext(stream)
+    await write(store, put("lock/k"), put("done/x", keep_until_us=by(store, 0)))
+    assert [line.key for line in await gather_log(stream, 1)] == ["lock/k"]
+    assert [key for key, _ in await store.scan("lock/", "", 10)] == ["lock/k"]
+
+    async def is_forgotten() -> bool:
+        return not await store.load(["done/x"])
+
+    await eventually(is_forgotten)
+    many = [put(f"session/{number}") for number in range(130)]  # more than a transaction takes: through the gate
+    await write(store, *many)
+    await store.close()
 
 
 async def test_those_who_wait_for_a_login_at_a_silent_member_do_not_each_wait_for_it() -> None:

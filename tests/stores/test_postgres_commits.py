@@ -177,6 +177,8 @@ async def test_backends_ended_in_the_middle_of_commits_leave_every_answer_true(
             await said.is_back(postgres_store)
     await said.is_back(postgres_store)
     await said.judge(postgres_store)
+    assert said.count("done")
+    assert said.count("Ambiguous", "Unavailable"), "none of them was in the middle of a commit"
 
 
 async def test_backends_ended_in_the_middle_of_commits_break_no_promise(

@@ -1,16 +1,17 @@
 """PostgreSQL through a transaction-pooling proxy: each statement may run on another connection."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from fencegate.clock import SYSTEM
-from fencegate.core.ports import Store
 from fencegate.engine import Engine
 from fencegate.testing.caller import Caller
-from fencegate.testing.change_log_suite import ChangeLogSuite, first_answer
+from fencegate.testing.change_log_suite import first_answer
 from fencegate.testing.committing import OpenStore, put, write
+from fencegate.testing.crowd import Crowd
+from fencegate.testing.store_suite import StoreSuite
 from fencegate_lockservice.stores import open_store as open_by_url
 from fencegate_lockservice.stores.postgres.store import PostgresStore
 from tests.eventually import eventually
@@ -18,6 +19,7 @@ from tests.real import pgbouncer
 from tests.real.pgbouncer import Pgbouncer
 from tests.real.postgres import PostgresServer
 from tests.stores.postgres_fixtures import in_new_schema, opener
+from tests.stores.test_postgres_commits import terminating
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +43,17 @@ async def test_tables_are_made_through_a_pooler(pooler: Pgbouncer) -> None:
     await store.close()
 
 
-class TestThePooledChangeLog(ChangeLogSuite):
+class TestPostgresStoreThroughAPooler(StoreSuite):
     @pytest.fixture
     def open_store(self, pooled_url: str) -> OpenStore:
         return opener(pooled_url)
 
     @pytest.fixture
-    async def store(self, open_store: OpenStore) -> AsyncIterator[Store]:
-        store = await open_store()
-        yield store
-        await store.close()
+    def opening(self, pooled_url: str) -> str:
+        return (
+            "from fencegate_lockservice import stores\n"
+            f"async def open_store(): return await stores.open_store({pooled_url!r})\n"
+        )
 
 
 async def test_commits_and_loads_of_many_replicas_go_through_a_small_pool(pooled_url: str) -> None:
@@ -101,3 +104,20 @@ async def test_notifications_are_used_where_they_can_arrive_and_only_there(
         await eventually(lambda: store._tail.listens)
     await stream.aclose()
     await store.close()
+
+
+async def test_backends_ended_behind_a_pooler_break_no_promise(
+    postgres_server: PostgresServer, pooled_url: str
+) -> None:
+    stores = [await open_by_url(pooled_url) for _ in range(2)]
+    engines = [Engine(store, SYSTEM, replica=f"replica-{number}") for number, store in enumerate(stores)]
+    for engine in engines:
+        await engine.start()
+    async with Crowd(engines) as crowd:
+        await crowd.is_served(1)
+        async with terminating(postgres_server):
+            await crowd.fails(3)
+        await crowd.is_served()
+    for engine, store in zip(engines, stores, strict=True):
+        await engine.close()
+        await store.close()

@@ -83,7 +83,7 @@ async def test_a_password_that_the_server_does_not_understand_is_not_told(tmp_pa
         pytest.skip(reason)
     server = RedisServer(tmp_path / "open", "--rename-command", "AUTH", '""').start()
     try:
-        with pytest.raises(Unavailable, match="user or the password") as refusal:
+        with pytest.raises(UnsafeConfiguration, match="user or the password") as refusal:
             await open_store(server.url.replace("//", "//bob:a-secret@"))
         assert "secret" not in str(refusal.value)
     finally:

@@ -64,7 +64,7 @@ class BlockingFencedRedis(FencedRedis):
     def _pass(self, command: Command[Any] | None) -> Any:
         link = BlockingLink(self._pool, SERVER)
         if self._pool not in _checked:
-            check(link.ask("INFO"))
+            check(link.ask("INFO"), link.run(script.RIGHTS, (), self._passage.tried), self._pool)
             _checked.add(self._pool)
         answer = link.run(script.COMMAND, self._passage.keys, self._passage.arguments(command))
         return self._passage.judged(answer)
@@ -133,7 +133,8 @@ class AsyncFencedRedis(FencedRedis):
     async def _pass(self, command: Command[Any] | None) -> Any:
         link = Link(self._pool, SERVER)
         if self._pool not in _checked:
-            check(await link.ask("INFO"))
+            failed = await link.run(script.RIGHTS, (), self._passage.tried, "not-written")
+            check(await link.ask("INFO"), failed, self._pool)
             _checked.add(self._pool)
         answer = await link.run(script.COMMAND, self._passage.keys, self._passage.arguments(command), "unknown")
         return self._passage.judged(answer)

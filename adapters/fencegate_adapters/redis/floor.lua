@@ -4,9 +4,11 @@ local value = ARGV[4]
 local function raised(floor)
   return floor and is_number(floor) and lower(value, floor) and floor or value
 end
-local floor, common = call('HGET', KEYS[1], 'floor'), call('GET', KEYS[3])
-call('HSET', KEYS[1], 'guard', ARGV[1], 'form', ARGV[2], 'mode', ARGV[3], 'floor', raised(floor))
-call('HSETNX', KEYS[1], 'born', 'floor')
-call('SETNX', KEYS[2], 'floor')
-call('SET', KEYS[3], raised(common))
+local record, born = call('HMGET', KEYS[1], 'floor', 'born'), call('GET', KEYS[2])
+-- No birth before its floor: it lets those in again whom the floor is there to keep out, and a right that is lacking
+-- stops a script in its middle.
+call('SET', KEYS[3], raised(call('GET', KEYS[3])))
+call('HSET', KEYS[1], 'guard', ARGV[1], 'form', ARGV[2], 'mode', ARGV[3], 'floor', raised(record[1]),
+  'born', record[2] or 'floor')
+if not born then call('SET', KEYS[2], 'floor') end
 return {'ok'}

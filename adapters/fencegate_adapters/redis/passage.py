@@ -1,15 +1,17 @@
 """The passage of one lease through its fence, command by command, whichever client carries it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from fencegate.clock import SYSTEM
 from fencegate.core.errors import InvalidInput, ResourceUnavailable, StaleToken, UnsafeConfiguration
+from fencegate.redis_acl import Tried
 from fencegate_adapters.redis import names, server
 from fencegate_adapters.redis.commands import Command
 from fencegate_adapters.redis.lease import Lease, ensure_held, fence_of
 from fencegate_adapters.redis.link import Argument
 from fencegate_adapters.redis.replies import code_of, refused, text
+from fencegate_adapters.redis.rights import check_rights
 
 T = TypeVar("T")
 SERVER = "Redis"
@@ -26,6 +28,8 @@ class Passage:
         self._lease = lease
         fence, self._token = fence_of(lease)
         self.keys = [names.fence_name(fence), names.BORN, names.FLOOR]
+        self.tried: list[Argument] = ["command", *self.keys]
+        """What is said to rights.lua."""
         self._born = ""
 
     def arguments(self, command: Command[Any] | None) -> list[Argument]:
@@ -52,9 +56,10 @@ class Passage:
                 raise ResourceUnavailable("the fence is damaged: its mark is not a number, so nothing is accepted")
 
 
-def check(info: bytes | str | Mapping[str, Any]) -> None:
-    """Whether fences can be trusted to this server; asked once for each pool of connections."""
+def check(info: bytes | str | Mapping[str, Any], failed: Sequence[Tried], pool: Any) -> None:
+    """Whether fences can be trusted to this server, and to this user; asked once for each pool of connections."""
     server.check(SERVER, server.fields(info) if isinstance(info, bytes | str) else info)
+    check_rights(failed, SERVER, pool.connection_kwargs.get("username") or "")
 
 
 def _refusal(said: str) -> Exception:

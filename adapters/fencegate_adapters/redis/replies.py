@@ -5,6 +5,7 @@ import re
 from redis import exceptions
 
 from fencegate.core.errors import FencegateError, ResourceUnavailable, UnsafeConfiguration
+from fencegate.redis_acl import is_forbidden
 
 _KNOWN = {
     "READONLY": "it is a read-only replica: give the address of the primary",
@@ -16,7 +17,7 @@ _KNOWN = {
     "BUSY": "another script keeps it busy",
     "NOAUTH": "it wants a password, or another",
     "WRONGTYPE": "a key of Fencegate is used by others",
-    "NOPERM": "its ACL does not allow what fencing needs",
+    "NOPERM": "its ACL does not allow what fencing needs, ACL SETUSER as docs/resources/redis.md says",
 }
 # redis-py takes the code away from the text of these.
 _CLASSES: dict[type[Exception], str] = {
@@ -42,6 +43,8 @@ def code_of(refusal: Exception | str) -> str:
     """The kind of a refusal; empty when it is none that is known."""
     code = next((code for kind, code in _CLASSES.items() if isinstance(refusal, kind)), "")
     found = None if code else _CODE.search(str(refusal))
+    if found is None and not code and is_forbidden(str(refusal)):
+        return "NOPERM"
     return code if found is None else found[1]
 
 
@@ -56,11 +59,13 @@ def failure_of(refusal: Exception, server: str, outcome: str) -> FencegateError:
         return cluster(server)
     if not code:
         return ResourceUnavailable(f"{server}: {str(refusal)[:200]}", outcome=outcome)
-    return refused(server, code, outcome if code == "NOPERM" else "not-written")
+    if code == "NOPERM":
+        return ResourceUnavailable(f"{server}: {_KNOWN[code]} ({code}): {str(refusal)[:200]}", outcome=outcome)
+    return refused(server, code)
 
 
-def refused(server: str, code: str, outcome: str = "not-written") -> ResourceUnavailable:
-    return ResourceUnavailable(f"{server}: {_KNOWN[code]} ({code})", outcome=outcome)
+def refused(server: str, code: str) -> ResourceUnavailable:
+    return ResourceUnavailable(f"{server}: {_KNOWN[code]} ({code})")
 
 
 def unreachable(server: str, error: Exception) -> ResourceUnavailable:

@@ -17,9 +17,11 @@ from fencegate.core.names import Guard, check_lock_key
 from fencegate.core.ports import Conditions, Guarantee, Seen, ShadowRefusal
 from fencegate.core.token import Token
 from fencegate.failpoint import reach
+from fencegate.redis_acl import is_not_allowed
 from fencegate_adapters.redis import names, script, server
 from fencegate_adapters.redis.link import Argument, Outcome, link_to
 from fencegate_adapters.redis.record import Record
+from fencegate_adapters.redis.rights import check_rights
 from fencegate_adapters.redis.script import Script
 from fencegate_adapters.redis.url import parse
 
@@ -69,9 +71,15 @@ class RedisResource:
 
     async def open(self) -> None:
         """Look at the server, and make the record or check it."""
-        facts = await self._facts()
-        server.check(str(self._address), facts.info)
-        await self._check_apart()
+        try:
+            facts = await self._facts()
+            server.check(str(self._address), facts.info)
+            await self._check_rights()
+            await self._check_apart()
+        except ResourceUnavailable as error:
+            if is_not_allowed(error.detail):  # no outage: it stays until somebody changes it
+                raise UnsafeConfiguration(f"resource {self._record.name!r}: {error.detail}") from None
+            raise
         keys = [names.record_name(self._record.name)]
         born = self._clock.random_id(8)
         answer = await self._link.run(script.ENTER, keys, [*self._record[1:], born], "not-written")
@@ -95,6 +103,14 @@ class RedisResource:
         except ResourceUnavailable:  # managed services refuse it
             return server.Facts(info, None)
         return server.Facts(info, fsync[1].decode() if len(fsync) > 1 else None)
+
+    async def _check_rights(self) -> None:
+        ours = (names.record_name(self._record.name), names.fence_name("", self._record.mode))
+        said = (self.form, *ours, self._prefix, names.ABOUT, names.index_name(self._record.name))
+        failed = await self._link.run(script.RIGHTS, (), said, "not-written")
+        check_rights(failed, str(self._address), self._address.secrets.get("username", ""), [self._prefix])
+        if self._address.replicas:
+            await self._link.ask("WAIT", 0, 1)
 
     async def _check_apart(self) -> None:
         """A resource over the keys of a lock store could overwrite locks."""

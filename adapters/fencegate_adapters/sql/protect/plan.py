@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -12,9 +12,10 @@ from sqlalchemy.engine.interfaces import Dialect as SqlDialect
 from sqlalchemy.schema import CreateTable
 
 from fencegate.core.names import MAX_LOCK_KEY_BYTES
-from fencegate_adapters.sql.protect.wanted import TableName, Wanted
+from fencegate_adapters.sql.protect.wanted import TableName, Wanted, beginning
 
 _BLANK = re.compile(r"<<(\w+)>>")
+_FAR_BEYOND_NOW_US = 24 * 3600 * 1_000_000
 
 
 @dataclass
@@ -71,6 +72,12 @@ def form_of(key: Sequence[str]) -> str:
     return f"protect key {','.join(key)}"
 
 
+def of_another_name(triggers: Sequence[str], kept: Row[Any] | None, record: str) -> bool:
+    """Whether the table has triggers that were made under another name of it: what is `kept` under this one tells of
+    another table then. `record` is how a trigger spells the record that it goes by."""
+    return bool(triggers) and (kept is None or any(record not in text for text in triggers))
+
+
 def recording(
     plan: Plan, wanted: Wanted, kept: Row[Any] | None, *, renamed: bool
 ) -> Literal["done", "first", "raise", "change"]:
@@ -78,7 +85,7 @@ def recording(
     the table has triggers of another name.
 
     Under another guard the marks are those of other locks, so the floor goes up to the highest token that the database
-    has seen.
+    has seen (see `counted`).
     """
     if renamed:
         note = "the table was protected under another name, and perhaps by other locks"
@@ -93,3 +100,18 @@ def recording(
         note += "; a lease from before that never wrote may have a higher one, so end those, or give --floor VALUE"
     plan.warnings.append(note)
     return "change"
+
+
+def counted(kept: Row[Any] | None, table: str, now_us: str, begins: Callable[[int, str], str]) -> str:
+    """A condition on the fences whose marks the floor goes up to. `now_us` is how the database tells the time; `begins`
+    that a lock key begins with so many bytes, given in hexadecimal digits. `kept` is None when it is not known which
+    locks guarded the table: then all of them count.
+
+    The marks of all locks count, and not only those of the old guard's: tokens follow the time, so these refuse leases
+    of the old guard, too, that never wrote. But one that is far beyond now was forged, or comes from another issuer. Of
+    a lock that never guarded this table it says nothing, and would shut everybody out of it.
+    """
+    begun = beginning(kept.guard, table) if kept is not None else b""
+    if not begun:
+        return "TRUE"
+    return f"(token <= {now_us} + {_FAR_BEYOND_NOW_US} OR {begins(len(begun), begun.hex())})"

@@ -92,6 +92,20 @@ def guard_parts(guard: str, table: str, key: tuple[str, ...]) -> tuple[str | Col
     return tuple(parts)
 
 
+def beginning(guard: str, table: str) -> bytes:
+    """How the fences of all locks that a guard can name begin. (A permit's goes on with `#` and its slot.)
+
+    >>> beginning("{table}:{key}", "accounts")
+    b'accounts:'
+    """
+    begun = ""
+    for number, piece in enumerate(_HOLE.split(guard)):
+        if number % 2 and piece not in ("table", "resource"):
+            break
+        begun += table if number % 2 else piece
+    return begun.partition("#")[0].encode(errors="surrogatepass")
+
+
 def _literal(guard: str, piece: str) -> str:
     if "{" in piece or "}" in piece:
         raise UnsafeConfiguration(f"unbalanced braces in the guard {guard!r}")

@@ -51,8 +51,9 @@ _REFUSED = (
     "etcdserver: revision of auth store is old",
 )
 """Refused by the cluster as a whole. Anything else may still land, `request timed out` above all."""
+DENIED = "etcdserver: permission denied"
 NOT_ALLOWED = (
-    "etcdserver: permission denied",
+    DENIED,
     "etcdserver: user name is empty",
     "etcdserver: authentication failed",
 )

@@ -49,6 +49,16 @@ class Keys:
         self.slots = [self._root + b"/fencegate/log/%03d" % number for number in range(128)]
         self._lock = lru_cache(maxsize=4096)(self._place_of_lock)
 
+    @property
+    def ranges(self) -> list[tuple[bytes, bytes]]:
+        """All keys that are ever used: the first of each range, and its end, or nothing for a single key."""
+        prefixes = (self._root + b"/locks/", self._entries, self._until, self.log)
+        return [*((prefix, _next(prefix)) for prefix in prefixes), (self.gate, b""), (self.layout, b"")]
+
+    def granted(self, key: bytes) -> str:
+        """The prefix under which a person grants it."""
+        return (self._root + b"/" + key[len(self._root) :].split(b"/")[1] + b"/").decode()
+
     def place(self, entry: str) -> Place:
         if entry.startswith(LOCKS):
             return self._lock(entry)

@@ -97,8 +97,8 @@ def starts_with_line(key: bytes, line: bytes) -> bytes:
     )
 
 
-def read(key: bytes) -> bytes:
-    return _operation(b"\x0a", chunk(b"\x0a", key))
+def read(first: bytes, end: bytes = b"") -> bytes:
+    return _operation(b"\x0a", range_of(first, end))
 
 
 def put(key: bytes, value: bytes) -> bytes:
@@ -108,8 +108,8 @@ def put(key: bytes, value: bytes) -> bytes:
     return b"\x12%b\x12%b\x0a%b%b\x12%b%b" % (_SIZES[1 + len(sized) + size], sized, named, key, valued, value)
 
 
-def delete(key: bytes) -> bytes:
-    return _operation(b"\x1a", chunk(b"\x0a", key))
+def delete(first: bytes, end: bytes = b"") -> bytes:
+    return _operation(b"\x1a", range_of(first, end))
 
 
 def nested(compares: Iterable[bytes], success: Iterable[bytes], failure: Iterable[bytes] = ()) -> bytes:

@@ -21,6 +21,7 @@ from fencegate_lockservice.stores.etcd.inspect import inspect
 from fencegate_lockservice.stores.etcd.keys import LAYOUT, Keys, unpacked
 from fencegate_lockservice.stores.etcd.lines import Lines
 from fencegate_lockservice.stores.etcd.log import Log
+from fencegate_lockservice.stores.etcd.rights import check_rights
 from fencegate_lockservice.stores.etcd.tending import Tending
 from fencegate_lockservice.stores.etcd.url import Settings, parse
 from fencegate_lockservice.stores.following import Following
@@ -55,6 +56,7 @@ class EtcdStore:
     async def open(self) -> None:
         try:
             async with asyncio.timeout(OPEN_WITHIN_S):
+                await check_rights(self._client, self._keys)
                 await self._check_layout()
                 await self._tending.check_clock()
         except TimeoutError:

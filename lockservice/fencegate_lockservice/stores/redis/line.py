@@ -17,6 +17,7 @@ import msgspec
 
 from fencegate.clock import Clock
 from fencegate.core.ports import Ambiguous, Unavailable
+from fencegate.redis_acl import is_login_refused
 from fencegate_lockservice.stores.redis.url import Address
 
 ANSWER_WITHIN_US = 5_000_000
@@ -66,6 +67,10 @@ def hear_plainly(asked: Asked, answer: Any) -> None:
         asked.failed(answer)
     else:
         asked.done(answer)
+
+
+class LoginRefused(Unavailable):
+    """The user or the password of the URL is not right: no outage."""
 
 
 class Line(asyncio.BufferedProtocol):
@@ -249,7 +254,8 @@ async def dial(address: Address, clock: Clock, lost: Callable[[Line], None]) -> 
         with suppress(Exception):
             await line.hang_up()
         if isinstance(error, hiredis.ReplyError | Unavailable):
-            raise Unavailable(f"{address}: {error}") from None
+            kind = LoginRefused if isinstance(error, LoginRefused) else Unavailable
+            raise kind(f"{address}: {error}") from None
         if isinstance(error, TimeoutError):
             raise Unavailable(f"{address} does not answer") from None
         if isinstance(error, OSError | ValueError):
@@ -264,8 +270,8 @@ async def _greet(line: Line, address: Address) -> None:
         try:
             await line.call("AUTH", *user, address.password)
         except hiredis.ReplyError as error:  # its whole text may hold what was sent
-            why = str(error).partition(" ")[0]
-            raise Unavailable(f"the server refuses the user or the password ({why})") from None
+            kind = LoginRefused if is_login_refused(str(error)) else Unavailable
+            raise kind(f"the server refuses the user or the password ({str(error).partition(' ')[0]})") from None
     if address.db:
         await line.call("SELECT", address.db)
     with suppress(hiredis.ReplyError):  # some proxies don't know it, and it is for people only

@@ -5,6 +5,7 @@ import re
 from importlib import resources
 
 from fencegate.core.ports import Ambiguous, Unavailable
+from fencegate.redis_acl import is_forbidden
 
 _FOLDER = resources.files(__package__)
 
@@ -17,7 +18,7 @@ class Script:
     """A script and the name that the server knows it by."""
 
     def __init__(self, name: str, prefix: str) -> None:
-        before = ("names",) if name == "commit" else ("names", "reading")
+        before = ("names",) if name in ("commit", "rights") else ("names", "reading")
         self.text = "\n".join(_text(part) for part in (*before, name)).replace("{prefix}", prefix)
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
@@ -27,8 +28,8 @@ class Scripts:
 
     def __init__(self, prefix: str) -> None:
         quoted = "".join(f"\\{byte:03d}" for byte in prefix.encode())
-        self.commit, self.load, self.scan, self.enter, self.lines = self.all = tuple(
-            Script(name, quoted) for name in ("commit", "load", "scan", "enter", "lines")
+        self.commit, self.load, self.scan, self.enter, self.lines, self.rights = self.all = tuple(
+            Script(name, quoted) for name in ("commit", "load", "scan", "enter", "lines", "rights")
         )
 
 
@@ -51,16 +52,13 @@ _KNOWN = {
     "MOVED": "it is a cluster, which the lock store can't use",
 }
 _CODE = re.compile(rf"\b({'|'.join(_KNOWN)})\b")
-_IN_A_SCRIPT = re.compile("ACL failure in script|user executing the script can't run")
-"""How servers say NOPERM of what a script does."""
 _ELSEWHERE = ("READONLY", "MASTERDOWN")
-_NOT_ALLOWED = ("NOAUTH", "WRONGPASS", "NOPERM")
 
 
 def code_of(refusal: Exception) -> str:
     """The kind of a refusal; empty when it is none that is known."""
     found = _CODE.search(str(refusal))
-    if found is None and _IN_A_SCRIPT.search(str(refusal)) is not None:
+    if found is None and is_forbidden(str(refusal)):
         return "NOPERM"
     return found[1] if found is not None else ""
 
@@ -73,11 +71,6 @@ def failure_of(refusal: Exception, server: str) -> Exception:
     if code == "NOPERM":
         text += f": {str(refusal)[:200]}"
     return Unavailable(text) if code and code != "NOPERM" else Ambiguous(text)
-
-
-def is_not_allowed(refusal: Exception) -> bool:
-    """Whether the user of the URL is refused, or may not do what is needed: no outage."""
-    return code_of(refusal) in _NOT_ALLOWED
 
 
 def is_elsewhere(refusal: Exception) -> bool:

@@ -10,8 +10,10 @@ import hiredis
 from fencegate.clock import Clock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Unavailable
-from fencegate_lockservice.stores.redis.line import Asked, Line, Overloaded, dial, hear_plainly, pack
-from fencegate_lockservice.stores.redis.script import Script, Scripts, code_of, failure_of, is_elsewhere, is_not_allowed
+from fencegate.redis_acl import is_not_allowed
+from fencegate_lockservice.stores.redis.line import Asked, Line, LoginRefused, Overloaded, dial, hear_plainly, pack
+from fencegate_lockservice.stores.redis.rights import check_rights
+from fencegate_lockservice.stores.redis.script import Script, Scripts, code_of, failure_of, is_elsewhere
 from fencegate_lockservice.stores.redis.settings import fields
 from fencegate_lockservice.stores.redis.url import Address
 from fencegate_lockservice.stores.server_time import ServerTime
@@ -53,6 +55,8 @@ class Server:
         self.listens_at_us = 0
         """Answers to what was sent before this are not asked for the time."""
         self._keeping: asyncio.Task[None] | None = None
+        self._doubts_rights = False
+        """Something was forbidden since they were looked at."""
         self._closed = False
 
     # --- life ---
@@ -64,7 +68,7 @@ class Server:
         except TimeoutError:
             raise Unavailable(f"{self.address} was not ready within {OPEN_WITHIN_S:.0f} s") from None
         except Unavailable as error:
-            if is_not_allowed(error):
+            if isinstance(error, LoginRefused) or is_not_allowed(str(error)):
                 raise UnsafeConfiguration(str(error)) from None
             raise
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
@@ -132,6 +136,7 @@ class Server:
             line.again(asked)
             return
         error = failure_of(refusal, str(self.address))
+        self._doubts_rights |= is_not_allowed(str(refusal))
         asked.failed(error if asked.writes else Unavailable(str(error)))
         if is_elsewhere(refusal) and line is not None:
             asyncio.get_running_loop().call_soon(line.drop, str(error))
@@ -160,8 +165,9 @@ class Server:
         line = await dial(self.address, self._clock, self._lost)
         try:
             self._server_id = await self._identify(line)
-            await self._check_names(line)
             await asyncio.gather(*(line.call("SCRIPT", "LOAD", script.text) for script in self.scripts.all))
+            await check_rights(line, self.address, self.scripts.rights)
+            await self._check_names(line)
             self.time.forget()
             self.listens_at_us = 0
             self.line = line  # `enter` goes this way
@@ -241,6 +247,9 @@ class Server:
             return
         try:
             self._server_id = await self._identify(line)
+            if self._doubts_rights:
+                await check_rights(line, self.address, self.scripts.rights)
+                self._doubts_rights = False
             await self.enter()
         except Overloaded:  # by ourselves: to hang up would make all that is under way ambiguous
             return

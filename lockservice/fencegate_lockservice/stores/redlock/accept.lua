@@ -5,8 +5,8 @@ local node = redis.call('HMGET', KEYS[1], 'state', 'digest', 'identity')
 if node[1] ~= 'voting' or node[2] ~= ARGV[1] or node[3] ~= ARGV[2] then return {'stranger'} end
 local promised = redis.call('HGET', KEYS[3], 'promised')
 if promised and promised > ARGV[4] then return {'refused', promised} end
-redis.call('HSET', KEYS[3], 'promised', ARGV[5], 'ballot', ARGV[4], 'value', ARGV[6], 'hint', ARGV[7])
+if not promised then redis.call('ZADD', KEYS[2], 0, ARGV[3]) end  -- in this order: see prepare.lua
 redis.call('HINCRBY', KEYS[1], 'votes', 1)
-if not promised then redis.call('ZADD', KEYS[2], 0, ARGV[3]) end
+redis.call('HSET', KEYS[3], 'promised', ARGV[5], 'ballot', ARGV[4], 'value', ARGV[6], 'hint', ARGV[7])
 if ARGV[7] ~= '' then redis.call('XADD', KEYS[4], 'MAXLEN', '~', ARGV[8], '*', 'hint', ARGV[7]) end
 return {'accepted'}

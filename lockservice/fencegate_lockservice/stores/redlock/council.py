@@ -89,20 +89,31 @@ class Council:
                 found, _ = await self._looking.look(strict=self._tending is None)
                 self._witness.remember(found)  # what they witnessed before they are believed
                 while self._view is None:
+                    self._check_let_in(len(self._nodes) - self._majority)
                     with suppress(Unavailable):
                         await self._pass()
                     await asyncio.sleep(AGAIN_AFTER_S * self._clock.jitter())
         except TimeoutError:
+            self._check_let_in(0)
             raise Unavailable(
                 "; ".join([f"the nodes of the store can't be used: {self._why}", *self._down()])
             ) from None
         self._tending = asyncio.get_running_loop().create_task(self._tend())
 
+    def _check_let_in(self, spare: int) -> None:
+        """UnsafeConfiguration when more nodes than can be spared refuse the user of the URL: that is no outage."""
+        refusing = [node for node in self._nodes if node.refuses]
+        if len(refusing) > spare:
+            names: dict[str, list[str]] = {}
+            for node in refusing:
+                names.setdefault(node.error, []).append(node.seat.name)
+            raise UnsafeConfiguration("; ".join(f"{', '.join(seats)}: {why}" for why, seats in names.items()))
+
     async def _all_up(self) -> None:
         """Give those that answer late a moment: a view without them is a view with less to spare."""
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_FOR_ALL_S):
-                while not all(node.up for node in self._nodes):
+                while not all(node.up or node.refuses for node in self._nodes):
                     self._wanted.clear()
                     await self._wanted.wait()
 

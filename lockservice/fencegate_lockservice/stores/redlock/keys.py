@@ -18,3 +18,8 @@ class Keys:
         if name.startswith(LOCKS):
             return f"{self._prefix}lock:{name.removeprefix(LOCKS)}"
         return f"{self._prefix}entry:{name}"
+
+    @property
+    def looked_at(self) -> list[str]:
+        """What rights.lua tries: every kind of name. No register has an empty one."""
+        return [self.node, self.index, self.changes, self.register(LOCKS), self.register("")]

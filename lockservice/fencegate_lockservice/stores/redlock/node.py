@@ -17,6 +17,8 @@ from typing import Any, cast
 import hiredis
 
 from fencegate.clock import Clock
+from fencegate.redis_acl import is_forbidden, is_login_refused, is_not_allowed, lacking
+from fencegate_lockservice.stores.redlock.keys import Keys
 from fencegate_lockservice.stores.redlock.url import Seat, Settings
 
 CONNECT_WITHIN_S = 3.0
@@ -31,6 +33,8 @@ log = logging.getLogger("fencegate.store.redlock")
 
 Part = str | bytes | int
 
+_FORBIDDEN = "it does not allow what votes need"
+_WHOLE_LINE = "the whole line of ACL SETUSER is in docs/stores/redlock.md"
 _NOT_YET = object()
 _pack: Callable[[tuple[Part, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment] # its types know of one part
 
@@ -43,6 +47,10 @@ class Refusal(NodeDown):
     """It answered that it won't."""
 
 
+class NodeRefuses(NodeDown):
+    """It is there, and does not let the user of the URL in, or not do what is needed: no outage."""
+
+
 class Script:
     """A Lua script beside this module, known to a node by its digest."""
 
@@ -51,8 +59,8 @@ class Script:
         self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-PREPARE, ACCEPT, READ, NAMES, COPY, MEMBER, WITNESS = SCRIPTS = tuple(
-    Script(name) for name in ("prepare", "accept", "read", "names", "copy", "member", "witness")
+PREPARE, ACCEPT, READ, NAMES, COPY, MEMBER, WITNESS, RIGHTS = SCRIPTS = tuple(
+    Script(name) for name in ("prepare", "accept", "read", "names", "copy", "member", "witness", "rights")
 )
 
 
@@ -143,6 +151,8 @@ class Node:
         self.number = number
         self.seat = seat
         self.error = "it was not reached yet"
+        self.refuses = False
+        """Whether `error` is that it does not let us in."""
         self._settings = settings
         self._clock = clock
         self._moved = moved
@@ -203,9 +213,16 @@ class Node:
                     if settings.database:
                         await line.call("SELECT", settings.database)
                     await asyncio.gather(*(line.call("SCRIPT", "LOAD", script.text) for script in SCRIPTS))
+                    await self._check_rights(line)
                 except BaseException:
                     line.abort()
                     raise
+        except Refusal as error:
+            if is_forbidden(str(error)):
+                raise NodeRefuses(f"{_FORBIDDEN}: {error}; {_WHOLE_LINE}") from None
+            if is_not_allowed(str(error)):
+                raise NodeRefuses(f"it wants a password: put it into the URL ({error})") from None
+            raise
         except (OSError, TimeoutError) as error:
             raise NodeDown(str(error) or "it does not answer") from None
         return line
@@ -214,7 +231,13 @@ class Node:
         try:
             await line.call("AUTH", *([self._settings.user] if self._settings.user else []), password)
         except Refusal as error:  # its whole text may hold what was sent
-            raise NodeDown(f"it refuses the user or the password ({str(error).partition(' ')[0]})") from None
+            why = f"it refuses the user or the password ({str(error).partition(' ')[0]})"
+            raise (NodeRefuses(why) if is_login_refused(str(error)) else NodeDown(why)) from None
+
+    async def _check_rights(self, line: Line) -> None:
+        failed = await line.call("EVALSHA", RIGHTS.digest, 0, *Keys(self._settings.prefix).looked_at)
+        if forbidden := lacking(failed, self._settings.user, [self._settings.prefix]):
+            raise NodeRefuses(f"{_FORBIDDEN} {forbidden}; {_WHOLE_LINE}")
 
     async def _run(self) -> None:
         backoff_s = FIRST_BACKOFF_S
@@ -222,12 +245,16 @@ class Node:
             try:
                 line = await self.connect()
             except NodeDown as error:
+                refused, self.refuses = self.refuses, isinstance(error, NodeRefuses)
                 self.error = str(error)
+                if self.refuses and not refused:
+                    log.error("%s: %s", self.seat.name, error)
+                    self._moved()
                 await asyncio.sleep(backoff_s * (0.5 + self._clock.jitter()))
                 backoff_s = min(backoff_s * 2, MAX_BACKOFF_S)
                 continue
             backoff_s = FIRST_BACKOFF_S
-            self._line = line
+            self._line, self.refuses = line, False
             self._moved()
             try:
                 await _until_lost(line)

@@ -26,6 +26,7 @@ from fencegate_lockservice.stores.zookeeper.inspect import inspect_servers
 from fencegate_lockservice.stores.zookeeper.line import Address, Line, read_url
 from fencegate_lockservice.stores.zookeeper.log import SegmentedLog
 from fencegate_lockservice.stores.zookeeper.pulse import Pulse
+from fencegate_lockservice.stores.zookeeper.rights import allowed, check_rights, lacking
 from fencegate_lockservice.stores.zookeeper.scan import Scanner
 from fencegate_lockservice.stores.zookeeper.tail import Tail
 from fencegate_lockservice.stores.zookeeper.wire import Refused
@@ -50,6 +51,7 @@ class ZooKeeperStore:
 
     def __init__(self, address: Address, clock: Clock = SYSTEM) -> None:
         self._address = address
+        self._clock = clock
         root, acl = address.root, address.acl
         self._entries = Entries(root, acl)
         self._scanner = Scanner(self._entries)
@@ -128,7 +130,10 @@ class ZooKeeperStore:
         self._forgetting.forget()
         try:
             await self._make_tree(connection)
-            await self._log.prepare(connection)
+            with suppress(Refused):  # there may be none yet
+                await allowed(self._address, self._log.path, "read", connection.get(self._log.path))
+            await allowed(self._address, self._address.root, "create", self._log.prepare(connection))
+            await self._check_rights(connection)
             await connection.watch(self._log.path, wire.PERSISTENT)
             await self._pulse.beat(connection)
             start = self._log.start
@@ -139,31 +144,53 @@ class ZooKeeperStore:
             if refused.code == wire.UNIMPLEMENTED:
                 raise UnsafeConfiguration("this ZooKeeper is too old: 3.6 or later is needed") from None
             if refused.code == wire.NO_AUTH:
-                raise UnsafeConfiguration(
-                    f"{self._address.root} in ZooKeeper belongs to another user: check user and password of the URL"
-                ) from None
+                raise lacking(self._address, self._address.root, "do what is needed") from None
             raise
 
     async def _make_tree(self, connection: Connection) -> None:
         root, acl = self._address.root, self._address.acl
         parts = root.strip("/").split("/")
         for depth in range(1, len(parts) + 1):
-            await _make(connection, "/" + "/".join(parts[:depth]), b"", acl if depth == len(parts) else wire.OPEN)
-        names, _ = await connection.children(root)
+            path = "/" + "/".join(parts[:depth])
+            await self._make(connection, path, b"", acl if depth == len(parts) else wire.OPEN)
+        names, _ = await allowed(self._address, root, "read", connection.children(root))
         if names and "format" not in names:
             raise UnsafeConfiguration(
                 f"{root} in ZooKeeper is used by something else; give the store a place of its own, as in"
                 " zookeeper://HOST/another/root"
             )
-        await _make(connection, f"{root}/format", FORMAT, acl)
-        found, _ = await connection.get(f"{root}/format")
+        await self._make(connection, f"{root}/format", FORMAT, acl)
+        found, _ = await allowed(self._address, f"{root}/format", "read", connection.get(f"{root}/format"))
         if found != FORMAT:
             raise UnsafeConfiguration(
                 f"{root} in ZooKeeper was made by another version ({found[:40]!r}, not {FORMAT!r}): use that version,"
                 " or another root"
             )
         for path in (self._entries.path, self._forgetting.path, self._pulse.path):
-            await _make(connection, path, b"", acl)
+            await self._make(connection, path, b"", acl)
+
+    async def _make(self, connection: Connection, path: str, data: bytes, acl: bytes) -> None:
+        try:
+            await connection.create(path, data, acl)
+        except Refused as refused:
+            if refused.code == wire.NO_AUTH:  # it may be there, in a folder that is not ours
+                try:
+                    await connection.exists(path)
+                except Refused as missing:
+                    if missing.code != wire.NO_NODE:
+                        raise
+                    raise lacking(self._address, path.rpartition("/")[0] or "/", "create") from None
+            elif refused.code != wire.NODE_EXISTS:
+                raise
+
+    async def _check_rights(self, connection: Connection) -> None:
+        entries = self._entries.path
+        kinds, _ = await allowed(self._address, entries, "read", connection.children(entries))
+        segment = self._log.segment(self._log.start)
+        folders = [entries, self._forgetting.path, self._log.path, segment]
+        folders += [f"{entries}/{kind}" for kind in kinds]
+        written = [self._log.path, segment, self._pulse.path]
+        await check_rights(connection, self._address, folders, written, self._clock.random_id())
 
     def _on_event(self, kind: int, path: str) -> None:
         self._tail.on_event(kind, path)
@@ -186,16 +213,6 @@ class ZooKeeperStore:
             if self._pulse.time.is_stale():
                 with suppress(Unavailable, Lost, Refused):
                     await self._pulse.beat(self._line.connection)
-
-
-async def _make(connection: Connection, path: str, data: bytes, acl: bytes) -> None:
-    try:
-        await connection.create(path, data, acl)
-    except Refused as refused:
-        if refused.code == wire.NO_AUTH:  # it may be there, in a folder that is not ours
-            await connection.exists(path)
-        elif refused.code != wire.NODE_EXISTS:
-            raise
 
 
 def make_store(url: str, clock: Clock) -> ZooKeeperStore:

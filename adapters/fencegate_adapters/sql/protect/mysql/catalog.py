@@ -28,6 +28,10 @@ _TRIGGERS = text("""
 SELECT trigger_name AS name, event_object_table AS `table` FROM information_schema.triggers
 WHERE trigger_schema = DATABASE() AND LEFT(trigger_name, 10) = 'fencegate_'
 """)
+_STATEMENTS = text("""
+SELECT action_statement AS statement FROM information_schema.triggers
+WHERE trigger_schema = DATABASE() AND LEFT(trigger_name, 10) = 'fencegate_' AND event_object_table = :table
+""")
 _PROCEDURES = text("""
 SELECT routine_name AS name, routine_comment AS comment FROM information_schema.routines
 WHERE routine_schema = DATABASE() AND routine_type = 'PROCEDURE' AND LEFT(routine_name, 10) = 'fencegate_'
@@ -89,6 +93,11 @@ def cascades(connection: Connection, table: str) -> list[str]:
 def triggers(connection: Connection) -> dict[str, str]:
     """Ours, each with its table."""
     return {row.name: row.table for row in connection.execute(_TRIGGERS)}
+
+
+def statements(connection: Connection, table: str) -> list[str]:
+    """What our triggers of this table do."""
+    return [str(row.statement) for row in connection.execute(_STATEMENTS, {"table": table})]
 
 
 def procedures(connection: Connection) -> dict[str, str]:

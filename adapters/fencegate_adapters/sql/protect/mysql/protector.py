@@ -21,6 +21,7 @@ _SETTINGS = ["SET NAMES utf8mb4", _MODE, f"SET SESSION lock_wait_timeout = {_WAI
 _BODY = re.compile(r"(?m)^BEGIN$")
 _TRUNCATE = "TRUNCATE does not fire triggers in MySQL: grant nobody DROP on the table, which is the right that it takes"
 
+_NOW_US = "CAST(UNIX_TIMESTAMP() AS SIGNED) * 1000000"
 _RECORD = text("SELECT guard, form, floor FROM fencegate_resources WHERE name = :name")
 
 
@@ -51,7 +52,7 @@ class MysqlProtector:
         self._plan_procedures(connection, plan)
         ours = [name for name, of in catalog.triggers(connection).items() if of == table]
         self._plan_triggers(plan, ours, _triggers(table, parts, columns))
-        self._plan_record(connection, plan, wanted, there=there, has_triggers=bool(ours))
+        self._plan_record(connection, plan, wanted, catalog.statements(connection, table), there=there)
         return _scripted(plan)
 
     def _plan_procedures(self, connection: Connection, plan: Plan) -> None:
@@ -67,19 +68,23 @@ class MysqlProtector:
         plan.steps += [f"DROP TRIGGER IF EXISTS {_name(name)}" for name in ours if name not in wanted]
 
     def _plan_record(
-        self, connection: Connection, plan: Plan, wanted: Wanted, *, there: bool, has_triggers: bool
+        self, connection: Connection, plan: Plan, wanted: Wanted, triggers: list[str], *, there: bool
     ) -> None:
         """The record of how the table is protected."""
         name, form = plans.record_name(plan.table), plans.form_of(wanted.key)
         kept = connection.execute(_RECORD, {"name": name}).first() if there else None
-        what = plans.recording(plan, wanted, kept, renamed=has_triggers and kept is None)
+        renamed = plans.of_another_name(triggers, kept, _literal(name))
+        what = plans.recording(plan, wanted, kept, renamed=renamed)
         if what == "done":
             return
         floor = str(wanted.floor or 0)
         if what == "change":
+            these = plans.counted(
+                kept, plan.table.name, _NOW_US, lambda size, hex_: f"LEFT(lock_key, {size}) = X'{hex_}'"
+            )
             floor = (
                 f"(SELECT GREATEST({floor}, COALESCE(MAX(token), 0)) "  # noqa: S608 - a number
-                "FROM fencegate_fences WHERE mode = 'enforce')"
+                f"FROM fencegate_fences WHERE mode = 'enforce' AND {these})"
             )
         values = f"({_literal(name)}, {_literal(wanted.guard)}, {_literal(form)}, 'enforce', {floor})"
         plan.steps.append(

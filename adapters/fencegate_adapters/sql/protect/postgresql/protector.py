@@ -97,7 +97,8 @@ class PostgresqlProtector:
             return []
         floor = str(wanted.floor or 0)
         if what == "change":
-            seen = f"SELECT coalesce(max(token), 0) FROM {fences} WHERE mode = 'enforce'"  # noqa: S608 - quoted
+            these = plans.counted(None if renamed else kept, plan.table.name, _NOW_US, _begins)
+            seen = f"SELECT coalesce(max(token), 0) FROM {fences} WHERE mode = 'enforce' AND {these}"  # noqa: S608 - quoted
             floor = f"greatest({floor}, ({seen}))"
         if floor != "0":  # whoever is past a fence has locked a row of this table
             plan.steps.append(f"LOCK TABLE {fences} IN EXCLUSIVE MODE")
@@ -130,6 +131,13 @@ class PostgresqlProtector:
 # --- the pieces ------------------------------------------------------------------------------------------------------
 
 _SIGNATURES = ("raise_fence(text, bigint, text)", "check_lock(text, text)", "enforce(text, bigint)")
+
+
+_NOW_US = "extract(epoch FROM clock_timestamp())::bigint * 1000000"
+
+
+def _begins(size: int, hex_: str) -> str:
+    return f"substring(lock_key FROM 1 FOR {size}) = decode('{hex_}', 'hex')"
 
 
 def _own_tables(schema: str) -> tuple[str, str]:

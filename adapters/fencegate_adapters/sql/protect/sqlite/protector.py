@@ -22,7 +22,7 @@ WHERE name = :name COLLATE NOCASE AND type IN ('table', 'view')
 """)
 _COLUMNS = text("SELECT name FROM pragma_table_xinfo(:table)")
 _TRIGGERS = text("""
-SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :table COLLATE NOCASE
+SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :table COLLATE NOCASE
     AND substr(name, 1, 10) = 'fencegate_'
 """)
 _UNIQUE = text("""
@@ -30,6 +30,7 @@ SELECT i.name AS name, c.name AS column_name FROM pragma_index_list(:table) i, p
 WHERE i."unique"
 """)
 _ROWID = text("SELECT name FROM pragma_table_info(:table) WHERE pk > 0 AND upper(type) = 'INTEGER'")
+_NOW_US = "CAST(strftime('%s', 'now') AS INTEGER) * 1000000"
 _RECORD = text("SELECT guard, form, floor FROM fencegate_resources WHERE name = :name")
 _REPLACE = (
     "INSERT OR REPLACE removes a row that is in its way by a unique column without asking for that row's token, "
@@ -71,27 +72,34 @@ class SqliteProtector:
         absent = [one for one in FENCE_TABLES if one.name not in known]
         plan.steps += [creation(one, connection.dialect) for one in absent]
         triggers = _triggers(table, parts)
-        ours = {name for (name,) in connection.execute(_TRIGGERS, {"table": table})}
-        if ours != set(triggers):
+        ours = {row.name: str(row.sql) for row in connection.execute(_TRIGGERS, {"table": table})}
+        if set(ours) != set(triggers):
             plan.steps += [f"DROP TRIGGER IF EXISTS {_name(name)}" for name in sorted(ours)]
             plan.steps += triggers.values()
-        self._plan_record(connection, plan, wanted, there=not absent, has_triggers=bool(ours))
+        self._plan_record(connection, plan, wanted, list(ours.values()), there=not absent)
         return _scripted(plan)
 
     def _plan_record(
-        self, connection: Connection, plan: Plan, wanted: Wanted, *, there: bool, has_triggers: bool
+        self, connection: Connection, plan: Plan, wanted: Wanted, triggers: list[str], *, there: bool
     ) -> None:
         """The record of how the table is protected."""
         name, form = plans.record_name(plan.table), plans.form_of(wanted.key)
         kept = connection.execute(_RECORD, {"name": name}).first() if there else None
-        what = plans.recording(plan, wanted, kept, renamed=has_triggers and kept is None)
+        renamed = plans.of_another_name(triggers, kept, _literal(name))
+        what = plans.recording(plan, wanted, kept, renamed=renamed)
         if what == "done":
             return
         floor = str(wanted.floor or 0)
         if what == "change":
+            these = plans.counted(
+                None if renamed else kept,
+                plan.table.name,
+                _NOW_US,
+                lambda size, hex_: f"substr(CAST(lock_key AS BLOB), 1, {size}) = X'{hex_}'",
+            )
             floor = (
                 f"(SELECT max({floor}, coalesce(max(token), 0)) "  # noqa: S608 - a number
-                "FROM fencegate_fences WHERE mode = 'enforce')"
+                f"FROM fencegate_fences WHERE mode = 'enforce' AND {these})"
             )
         values = f"({_literal(name)}, {_literal(wanted.guard)}, {_literal(form)}, 'enforce', {floor})"
         plan.steps.append(
@@ -104,7 +112,7 @@ class SqliteProtector:
 
     def plan_removal(self, connection: Connection, table: TableName) -> Plan:
         found = _find_table(connection, table)
-        ours = sorted(name for (name,) in connection.execute(_TRIGGERS, {"table": found}))
+        ours = sorted(row.name for row in connection.execute(_TRIGGERS, {"table": found}))
         return _scripted(Plan(TableName(None, found), [f"DROP TRIGGER IF EXISTS {_name(name)}" for name in ours]))
 
 
