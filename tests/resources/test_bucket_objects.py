@@ -236,6 +236,20 @@ async def test_a_body_may_be_given_whole(seaweed_url: str, layout: str) -> None:
         assert [key async for key in objects._blobs.keys(BODIES)] == bodies
 
 
+@pytest.mark.parametrize("name", ["k" * 300, "報" * 30])
+async def test_a_key_that_is_too_long_for_the_server_is_the_callers_mistake(objects: BucketObjects, name: str) -> None:
+    """This one keeps a tree, whose names have at most 255 bytes."""
+    for attempt in (
+        put(objects, (name,), f"s:{name}", b"body", 7),
+        objects.write((name,), f"s:{name}", 7, b"body", content_type="text/plain", metadata={}),
+        objects.claim(f"s:{name}", 7),
+        objects.delete((name,), f"s:{name}", 7),
+    ):
+        with pytest.raises(InvalidInput, match="key: is too long"):
+            await attempt
+    assert await get(objects, (name,), f"s:{name}") is None
+
+
 async def test_metadata_that_could_not_be_read_back_is_refused(objects: BucketObjects) -> None:
     with pytest.raises(InvalidInput, match="metadata"):
         await objects.write(KEY, FENCE, 7, parts(b"x"), content_type="", metadata={"long": "x" * 40_000})
