@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, get_args
 from fencegate.config_file import ConfigFile
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.env import setting
-from fencegate.gateway.kinds.common import unknown
+from fencegate.gateway.kinds.common import Data, unknown
 from fencegate.gateway.resources import BadSetting, ResourceSettings, UpstreamSettings
 from fencegate_lockservice.config import LockSettings
 from fencegate_lockservice.routes import Routes
@@ -162,14 +162,25 @@ def _resources(file: ConfigFile, folder: Path) -> dict[str, ResourceSettings]:
     if len(tables) > MAX_RESOURCES:
         raise file.wrong(f"resources: there may be at most {MAX_RESOURCES}", "resources")
     found: dict[str, ResourceSettings] = {}
-    names: dict[tuple[str, ...], str] = {}
+    named: dict[str, Data] = {}
     for name in tables:
         found[name] = _resource(file, name, folder)
-        twin = names.setdefault(found[name].data, name)
-        if twin != name:
-            two = f"is the same data as {twin!r}: it would have two locks, and neither would protect it; name it once"
-            raise file.wrong(f"resource {name!r}: {two}", "resources", name)
+        data = found[name].data
+        for other, others in named.items():
+            if shared := _shared(data, others, repr(other)):
+                two = "what is in both would have two locks, and neither would protect it"
+                raise file.wrong(f"resource {name!r}: {shared}: {two}", "resources", name)
+        named[name] = data
     return found
+
+
+def _shared(data: Data, others: Data, other: str) -> str | None:
+    """How two resources have data in common."""
+    if data == others:
+        return f"is the same data as {other}"
+    if others.holds(data):
+        return f"lies inside {other}"
+    return f"{other} lies inside it" if data.holds(others) else None
 
 
 def _resource(file: ConfigFile, name: str, folder: Path) -> ResourceSettings:

@@ -18,6 +18,7 @@ from fencegate_adapters.objects.frame import (
     Standing,
     decode,
     encode,
+    sequel,
 )
 from fencegate_adapters.objects.names import file_path, object_name, piece
 
@@ -65,6 +66,16 @@ def test_the_text_of_a_header_is_json(header: Header) -> None:
     it = header.standing
     expected = [] if it is None else [[str(it.mark), str(it.shadow), str(it.epoch), it.etag, it.body, [*it.nonces]]]
     assert more == expected
+
+
+@given(headers, headers, nonces)
+def test_what_is_made_ahead_reads_as_it_would_without(before: Header, value: Header, nonce: str) -> None:
+    fence = before.standing or Standing()
+    standing = replace(fence, etag=nonce, body="", past=fence.past_after(before.nonce))
+    header = replace(value, nonce=nonce, tombstone=False, standing=standing)
+    ahead = sequel(before)
+    assert ahead.past == standing.past
+    assert encode(header, ahead) == encode(header)
 
 
 @given(st.lists(nonces, min_size=1, max_size=2 * PAST))

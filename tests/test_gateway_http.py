@@ -295,6 +295,11 @@ async def test_an_object_keeps_its_bytes_type_and_metadata(ask: Client) -> None:
         ("bytes=-3", 206, b"789", "bytes 7-9/10"),
         ("bytes=-99", 206, b"0123456789", "bytes 0-9/10"),
         ("bytes=0-99", 206, b"0123456789", "bytes 0-9/10"),
+        ("bytes=5-9223372036854775807", 206, b"56789", "bytes 5-9/10"),
+        ("bytes=0-18446744073709551615", 206, b"0123456789", "bytes 0-9/10"),
+        ("bytes=-18446744073709551615", 206, b"0123456789", "bytes 0-9/10"),
+        ("Bytes=2-4", 206, b"234", "bytes 2-4/10"),
+        ("bytes=18446744073709551615-", 416, None, "bytes */10"),
         ("bytes=10-", 416, None, "bytes */10"),
         ("bytes=-0", 416, None, "bytes */10"),
         ("bytes=0-1,4-5", 200, b"0123456789", None),
@@ -312,6 +317,34 @@ async def test_a_range_gives_these_bytes(
     assert (await ask("GET", "objects/k", Range=text, If_Range='"other"')).content == b"0123456789"
     await ask("PUT", "objects/empty", 34, b"")
     assert (await ask("GET", "objects/empty")).content == b""
+
+
+PAST, FUTURE = "Tue, 17 Nov 2009 08:00:00 GMT", "Tue, 17 Nov 2099 08:00:00 GMT"
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+async def test_nothing_is_written_by_the_date_of_a_last_change(ask: Client, method: str) -> None:
+    """It is not looked at inside the step that writes, and two changes within a second have the same."""
+    etag = (await ask("PUT", "objects/k", 34, b"kept")).headers["ETag"]
+    for date in (PAST, FUTURE):
+        refused = await ask(method, "objects/k", 34, b"other", If_Unmodified_Since=date)
+        assert (refused.status_code, refused.json()["error"]) == (422, "INVALID_IF_UNMODIFIED_SINCE")
+        assert (await ask("GET", "objects/k")).content == b"kept"
+        stale(await ask(method, "objects/k", 33, b"other", If_Unmodified_Since=date), 33, 34)
+    answer = await ask(method, "objects/k", 34, b"other", If_Match=etag, If_Unmodified_Since=PAST)
+    assert answer.status_code == 204  # who names the value means the value (RFC 9110)
+
+
+async def test_a_read_is_refused_once_the_object_was_changed_since(ask: Client) -> None:
+    etag = (await ask("PUT", "objects/k", 34, b"0123456789")).headers["ETag"]
+    for method in ("GET", "HEAD"):
+        assert (await ask(method, "objects/k", If_Unmodified_Since=PAST)).status_code == 412
+        assert (await ask(method, "objects/k", If_Unmodified_Since=PAST, If_Match=etag)).status_code == 200
+        for date in (FUTURE, "yesterday", "Tue, 99 Nov 2009 08:00:00 GMT", ""):
+            assert (await ask(method, "objects/k", If_Unmodified_Since=date)).status_code == 200
+    assert (await ask("GET", "objects/k", If_Unmodified_Since=PAST, Range="bytes=0-1")).status_code == 412
+    last = (await ask("GET", "objects/k")).headers["Last-Modified"]
+    assert (await ask("GET", "objects/k", If_Unmodified_Since=last, Range="bytes=0-1")).content == b"01"
 
 
 async def test_a_fenced_range_claims_first(ask: Client) -> None:

@@ -21,7 +21,7 @@ Headers = list[tuple[bytes, bytes]]
 TOKEN: Headers = [(b"fencing-token", b"34")]
 NAMES = st.sampled_from(
     [b"fencing-token", b"fencing-lock", b"if-match", b"if-none-match", b"range", b"if-range", b"prefer", b"connection",
-     b"content-type", b"content-length", b"content-range", b"x-meta-a", b"x-meta-"]
+     b"if-unmodified-since", b"content-type", b"content-length", b"content-range", b"x-meta-a", b"x-meta-"]
 )  # fmt: skip
 NFC, NFD = "\u00e9".encode(), "e\u0301".encode()
 

@@ -1,6 +1,7 @@
-"""The caller's own wishes in headers: If-Match, If-None-Match and Prefer."""
+"""The caller's own wishes in headers: If-Match, If-None-Match, If-Unmodified-Since and Prefer."""
 
 import re
+from email.utils import parsedate_to_datetime
 
 from fencegate.core.errors import InvalidInput, PreconditionFailed
 from fencegate.core.ports import NO_CONDITIONS, Conditions
@@ -18,6 +19,25 @@ def given_conditions(request: Request) -> Conditions:
     if not (request.headers(b"if-match") or request.headers(b"if-none-match")):
         return NO_CONDITIONS  # the common case: adapters know it without a look inside
     return Conditions(_tags(request, "If-Match", weak=False), _tags(request, "If-None-Match", weak=True))
+
+
+def refuse_date(request: Request) -> None:
+    """Of a write: changes within one second have one date, so a write by it could undo what its caller never saw."""
+    if request.headers(b"if-unmodified-since") and not request.headers(b"if-match"):
+        raise InvalidInput("If-Unmodified-Since", "is not taken for a write: name the value by its ETag, in If-Match")
+
+
+def judge_date(request: Request, modified_us: int) -> None:
+    """If-Unmodified-Since of a read. If-Match says more, and one that can't be read says nothing (RFC 9110)."""
+    given = request.header(b"if-unmodified-since")
+    if given is None or request.headers(b"if-match"):
+        return
+    try:
+        since_s = parsedate_to_datetime(given).timestamp()
+    except (ValueError, OverflowError):
+        return
+    if modified_us // 1_000_000 > since_s:
+        raise PreconditionFailed("the value was changed after the date in If-Unmodified-Since")
 
 
 def judge_read(request: Request, etag: str) -> Reply | None:

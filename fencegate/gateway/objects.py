@@ -12,7 +12,7 @@ from fencegate.core.ports import Key, ObjectInfo, Objects
 from fencegate.core.token import Token
 from fencegate.gateway.bodies import Upload
 from fencegate.gateway.call import Call
-from fencegate.gateway.conditions import given_conditions, judge_read, quoted
+from fencegate.gateway.conditions import given_conditions, judge_date, judge_read, quoted, refuse_date
 from fencegate.gateway.metadata import given_content_type, given_metadata, metadata_headers
 from fencegate.gateway.paths import check_key
 from fencegate.gateway.protected import Protected
@@ -25,6 +25,7 @@ PAGE = 100
 MAX_PAGE = 1000
 TRIES = 5
 
+_JUDGED = (b"range", b"if-match", b"if-none-match", b"if-unmodified-since")
 _DIGITS = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
@@ -45,12 +46,13 @@ class ProtectedObjects(Protected):
 
     async def _head(self, call: Call) -> Reply:
         info = await self._info(call, self.given(call))
+        judge_date(call.request, info.modified_us)
         headers = [*_headers(info), (b"content-length", b"%d" % info.size)]
         return judge_read(call.request, info.etag) or Reply(200, headers=headers, content_type=_content_type(info))
 
     async def _get(self, call: Call) -> Reply:
         token = self.given(call)
-        if any(call.request.headers(name) for name in (b"range", b"if-match", b"if-none-match")):
+        if any(call.request.headers(name) for name in _JUDGED):
             return await self._judged(call, token)
         async with self.answering("not-written" if token is None else "unknown"):
             info, body, seen = await self._objects.read(call.key, call.fence, token)
@@ -63,6 +65,7 @@ class ProtectedObjects(Protected):
         """Judge what is known of the object, then read that same version of it, and no other."""
         for _ in range(TRIES):
             judged = await self._info(call, token)
+            judge_date(call.request, judged.modified_us)
             not_modified = judge_read(call.request, judged.etag)
             if not_modified is not None:
                 return not_modified
@@ -91,6 +94,7 @@ class ProtectedObjects(Protected):
             raise InvalidInput("Content-Range", "an object is written as a whole")
         if any(text.lower() not in ("", "identity") for text in request.headers(b"content-encoding")):
             raise InvalidInput("Content-Encoding", "is not kept, so readers would not know; send the bytes as they are")
+        refuse_date(request)
         conditions = given_conditions(request)
         content_type, metadata = given_content_type(request), given_metadata(request)
         upload = Upload(request, self._objects.max_bytes, self.within_s)
@@ -115,6 +119,7 @@ class ProtectedObjects(Protected):
 
     async def _delete(self, call: Call) -> Reply:
         token = self.required(call)
+        refuse_date(call.request)
         conditions = given_conditions(call.request)
         async with self.answering("unknown"):
             seen = await self._objects.delete(call.key, call.fence, token, conditions)

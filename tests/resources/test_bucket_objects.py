@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import AsyncIterator
+from typing import Literal
 
 import obstore
 import pytest
@@ -11,8 +12,9 @@ from fencegate.clock import SystemClock
 from fencegate.core.errors import InvalidInput, PreconditionFailed, StaleToken, TooLarge, UnsafeConfiguration
 from fencegate.core.ports import Conditions
 from fencegate_adapters.objects import BucketObjects
-from fencegate_adapters.objects.bucket.keys import object_place
+from fencegate_adapters.objects.bucket.keys import BODIES, object_place
 from fencegate_adapters.objects.bucket.outcomes import Refused
+from fencegate_adapters.objects.bucket.standing import mark_of
 from fencegate_adapters.objects.frame import PAST
 from tests.folder_objects import FENCE, KEY, get, parts, put
 from tests.resources.bucket_fixtures import bucket_objects
@@ -71,6 +73,45 @@ async def test_identical_bytes_do_not_bring_an_old_condition_back(framed: Bucket
     with pytest.raises(Refused):
         await framed._blobs.put(PLACE.key, b"of the paused one", versions[0], "text/plain")
     assert await get(framed, KEY) == b"A"
+
+
+@pytest.mark.parametrize("mode", ["enforce", "shadow"])
+@pytest.mark.parametrize("layout", ["framed", "pointer"])
+async def test_the_last_known_frame_is_the_one_that_is_there(
+    seaweed_url: str, layout: Literal["framed", "pointer"], mode: Literal["enforce", "shadow"]
+) -> None:
+    """Part of it is made ahead, while the write before it is under way; and then the fence may be raised, the value be
+    removed, or the floor be raised by another."""
+
+    async def write(token: int) -> None:
+        await one.write(KEY, FENCE, token, b"body", content_type="text/plain", metadata={"by": "me"})
+        await check(token)
+
+    async def check(mark: int) -> None:
+        known = one._frames.known(PLACE)
+        there = await two._frames.load(PLACE)
+        assert known is not None
+        assert there is not None
+        assert (known.header, known.version, known.body_at) == (there.header, there.version, there.body_at)
+        assert mark_of(there.header, mode) == mark
+
+    async with (
+        bucket_objects(seaweed_url, layout, mode=mode) as one,
+        bucket_objects(seaweed_url, layout, mode=mode) as two,
+    ):
+        for token in (7, 7, 7, 8, 8):
+            await write(token)
+        await put(one, KEY, FENCE, b"body", 8)
+        await check(8)
+        await one.claim(FENCE, 9)
+        await check(9)
+        await write(9)
+        await one.delete(KEY, FENCE, 9)
+        await check(9)
+        await write(9)
+        await two.raise_floor(20)
+        await write(20)
+        await write(20)
 
 
 async def test_no_version_comes_back_when_nothing_but_the_nonce_differs(seaweed_url: str) -> None:
@@ -188,6 +229,25 @@ async def test_a_body_over_the_limit_is_refused_and_says_which_layout_has_a_high
 async def test_a_body_may_be_given_whole(seaweed_url: str, layout: str) -> None:
     async with bucket_objects(seaweed_url, layout, max_bytes=100_000) as objects:
         await check_whole_bodies(objects)
+        bodies = [key async for key in objects._blobs.keys(BODIES)]
+        for body in (b"stale", b"y" * 100_001):  # stale is told first, and nothing is uploaded for it
+            with pytest.raises(StaleToken):
+                await objects.write(KEY, FENCE, 6, body, content_type="", metadata={})
+        assert [key async for key in objects._blobs.keys(BODIES)] == bodies
+
+
+@pytest.mark.parametrize("name", ["k" * 300, "報" * 30])
+async def test_a_key_that_is_too_long_for_the_server_is_the_callers_mistake(objects: BucketObjects, name: str) -> None:
+    """This one keeps a tree, whose names have at most 255 bytes."""
+    for attempt in (
+        put(objects, (name,), f"s:{name}", b"body", 7),
+        objects.write((name,), f"s:{name}", 7, b"body", content_type="text/plain", metadata={}),
+        objects.claim(f"s:{name}", 7),
+        objects.delete((name,), f"s:{name}", 7),
+    ):
+        with pytest.raises(InvalidInput, match="key: is too long"):
+            await attempt
+    assert await get(objects, (name,), f"s:{name}") is None
 
 
 async def test_metadata_that_could_not_be_read_back_is_refused(objects: BucketObjects) -> None:

@@ -266,6 +266,45 @@ def test_one_thing_has_one_lock_however_its_url_is_spelt(file: Path, one: str, o
     assert "two locks" in told
 
 
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        ("s3://b/a", "s3://b/a/b"),
+        ("s3://b/a/", "s3://b/a/b/c/"),
+        ("s3://b", "s3://b/a"),
+        ("s3://b/?endpoint=http://h/", "s3://b/a?region=x&endpoint=http%3A//h"),
+        ("s3://b/a", "s3://b/%61/b"),
+        ("az://c/a", "azure://c/a/b"),
+        ("gs://b", "gs://B/a"),
+        ("file:///srv/data", "file:///srv/data/x"),
+        ("file:///srv/data/", "file:///srv/other/../data/x"),
+        ("file:///srv/d%61ta", "file:///srv/data//x"),
+        ("file:///", "file:///srv"),
+        ("redis://h", "redis://h/0?prefix=a:"),
+        ("redis://h?prefix=a:", "redis://h?prefix=a%3Ab:"),
+        ("http://h", "http://h:80/a"),
+        ("http://h/a", "http://h/a/b/"),
+    ],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_one_thing_that_lies_inside_another_is_refused(file: Path, outer: str, inner: str, order: int) -> None:
+    a, b = (outer, inner)[::order]
+    told = refusal(file, f'[resources.a]\nurl = "{a}"\n[resources.b]\nurl = "{b}"\n')
+    assert told.startswith(f"{file}:3: resource 'b'")
+    assert ("lies inside 'a'" if order == 1 else "'a' lies inside it") in told
+    assert "two locks" in told
+
+
+def test_a_folder_is_known_by_another_name_too(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    for path, says in (("link", "is the same data as 'a'"), ("link/below", "lies inside 'a'")):
+        told = refusal(
+            file, f'[resources.a]\nurl = "file://{tmp_path}/data"\n[resources.b]\nurl = "file://{tmp_path}/{path}"\n'
+        )
+        assert says in told
+
+
 def test_one_table_has_one_lock_by_either_name_of_mysql(file: Path) -> None:
     resource = '[resources.{}]\nurl = "{}"\ntable = "t"\nkey = "id"\n'
     told = refusal(file, resource.format("a", "mysql://app@db/app") + resource.format("b", "mariadb://app@db:3306/app"))
@@ -280,6 +319,14 @@ def test_one_table_has_one_lock_by_either_name_of_mysql(file: Path) -> None:
         ("redis://h", "redis://h:6380"),
         ("az://c/p?account=a", "az://c/p?account=b"),
         ("http://h/a", "http://h/b"),
+        ("http://h/a", "http://h/ab"),
+        ("s3://b/a", "s3://b/ab"),
+        ("s3://b/a", "s3://c/a/b"),
+        ("s3://b/a?endpoint=http://h", "s3://b/a/b?endpoint=http://i"),
+        ("s3://b/a", "gs://b/a/b"),
+        ("file:///srv/a", "file:///srv/ab"),
+        ("file:///srv/a", "file:///srv/b"),
+        ("redis://h?prefix=a:", "redis://h/1?prefix=a:b:"),
     ],
 )
 def test_what_differs_may_have_two_names(file: Path, one: str, other: str) -> None:

@@ -80,15 +80,37 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     standing: Standing | None = None
 
 
-def encode(header: Header) -> bytes:
-    """The header as it stands before the body; ValueError when key, type and metadata are too long together."""
+class Sequel(msgspec.Struct, frozen=True, gc=False):
+    """What can be told of the frame after one before its value is known, if that brings its body and leaves the fence
+    as it is: its `past`, and the text of its standing around the nonce."""
+
+    past: str
+    head: str
+    tail: str
+
+
+def sequel(before: Header) -> Sequel:
+    """To be made while there is time: the next write needs it at once."""
+    it = before.standing or Standing()
+    past = it.past_after(before.nonce)
+    return Sequel(past, f',["{it.mark}","{it.shadow}","{it.epoch}","', f'","",["{past}"]]]')
+
+
+def encode(header: Header, known: Sequel | None = None) -> bytes:
+    """The header as it stands before the body; ValueError when key, type and metadata are too long together.
+
+    `known` is what was made ahead of it, if this is the frame that it was made for.
+    """
     front = _front(header.key, header.content_type)
     metadata = _json(dict(header.metadata)) if header.metadata else "{}"
-    standing = f",{_written(header.standing)}" if header.standing is not None else ""
-    text = f"{front}{metadata}{standing}]".encode()
+    if known is not None:
+        text, flags = f"{front}{metadata}{known.head}{header.nonce}{known.tail}".encode(), _STANDING
+    else:
+        standing = f",{_written(header.standing)}" if header.standing is not None else ""
+        text = f"{front}{metadata}{standing}]".encode()
+        flags = (_TOMBSTONE if header.tombstone else 0) | (_STANDING if standing else 0)
     if len(text) > MAX_TEXT_BYTES:
         raise ValueError(f"key, content type and metadata need {len(text)} bytes, over {MAX_TEXT_BYTES}")
-    flags = (_TOMBSTONE if header.tombstone else 0) | (_STANDING if standing else 0)
     nonce = bytes.fromhex(header.nonce)
     fixed = _FIXED.pack(MAGIC, VERSION, flags, len(text), header.token, header.size, header.modified_us, nonce)
     return fixed + _CRC.pack(zlib.crc32(text, zlib.crc32(fixed))) + text

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any, ClassVar, Literal, cast, get_args, get_origin
-from urllib.parse import urlsplit
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, get_args, get_origin
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
@@ -39,6 +39,19 @@ class BadSetting(UnsafeConfiguration):
         super().__init__(f"resource {resource!r}: {detail}")
         self.resource = resource
         self.place: Place = place
+
+
+class Data(NamedTuple):
+    """What a resource protects: of two that have some of it in common, neither would protect that from the other."""
+
+    server: tuple[str, str]
+    options: str
+    """What else tells which data it is."""
+    within: str
+    """The part of it that is meant: all that begins so. A path ends in a slash, for `a` holds `a/b`, but not `ab`."""
+
+    def holds(self, other: Self) -> bool:
+        return self[:2] == other[:2] and other.within.startswith(self.within)
 
 
 class ResourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,13 +120,15 @@ class ResourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return ()
 
     @property
-    def data(self) -> tuple[str, ...]:
-        """What it protects: of two resources with the same data, neither would protect it from the other."""
+    def data(self) -> Data:
         address, scheme = urlsplit(self.url), _SAME.get(self.scheme, self.scheme)
         host = address.netloc.rpartition("@")[2].lower().removesuffix(_PORTS.get(scheme, ":"))
-        path = address.path.rstrip("/")
-        options = sorted(each for each in address.query.split("&") if each.partition("=")[0] not in _NAMES_NOTHING)
-        return scheme, host, "" if scheme == "redis" and path == "/0" else path, "&".join(options)
+        path = unquote(address.path).strip("/")
+        options = {name: value for name, value in parse_qsl(address.query) if name not in _NAMES_NOTHING}
+        if scheme == "redis":
+            return Data((scheme, host), path or "0", options.get("prefix", ""))
+        named = sorted(f"{name}={value.rstrip('/')}" for name, value in options.items())
+        return Data((scheme, host), "&".join(named), f"{path}/" if path else "")
 
     @property
     def guard_rule(self) -> Guard:

@@ -1,12 +1,13 @@
 """Objects: files in a folder, objects in a bucket, and strings in Redis."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
 from fencegate.core.ports import Objects
-from fencegate.gateway.kinds.common import BadSetting, Kind, ResourceSettings, register
+from fencegate.gateway.kinds.common import BadSetting, Data, Kind, ResourceSettings, register
 from fencegate.gateway.kinds.rows import HashSettings
 
 MAX_OBJECT_BYTES = 64 * 1024 * 1024
@@ -44,6 +45,11 @@ class FolderSettings(ObjectsSettings, frozen=True, kw_only=True):
         if parts.netloc or parts.query or parts.fragment or not path.is_absolute() or "\0" in parts.path:
             raise self.wrong("a folder's URL is file:///path/to/folder", "url")
         return path
+
+    @property
+    def data(self) -> Data:
+        """By its real name: links lead to one folder from several."""
+        return Data(("file", ""), "", os.path.join(os.path.realpath(self.folder), ""))
 
     def build(self) -> Objects:
         from fencegate_adapters.objects import FolderObjects

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from fencegate.core.ports import Rows
-from fencegate.gateway.kinds.common import Duration, Kind, ResourceSettings, register
+from fencegate.gateway.kinds.common import Data, Duration, Kind, ResourceSettings, register
 
 MAX_ROW_BYTES = 1024 * 1024
 
@@ -72,8 +73,9 @@ class SqlSettings(RowsSettings, frozen=True, kw_only=True):
         return self.table is None
 
     @property
-    def data(self) -> tuple[str, ...]:
-        return *super().data[:-1], self.name if self.table is None else f"table {self.table}"
+    def data(self) -> Data:
+        what = self.name if self.table is None else f"table {self.table}"
+        return Data(super().data.server, what, f"{urlsplit(self.url).path}/")
 
     @property
     def extra(self) -> str:

@@ -24,7 +24,7 @@ from obstore.exceptions import (
 )
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
+from fencegate.core.errors import InvalidInput, ResourceUnavailable, UnsafeConfiguration
 from fencegate_adapters.objects.bucket.outcomes import Moved, NotSent, Refused, Unsettled
 from fencegate_adapters.objects.bucket.url import BucketUrl
 
@@ -38,6 +38,7 @@ MAX_PARTS = 9_000  # S3 allows 10,000
 
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 _CONNECT = re.compile(r"kind: Connect\b")
+_TOO_LONG = "<Code>KeyTooLongError</Code>"  # no key can bring this in by itself: `<` is escaped in ours
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 
 
@@ -242,8 +243,10 @@ class Blobs:
         if any(word in str(error) for word in _NO_BUCKET):
             raise ResourceUnavailable(f"resource {self._resource!r}: there is no such bucket") from None
 
-    def _unavailable(self, error: BaseError) -> ResourceUnavailable:
+    def _unavailable(self, error: BaseError) -> ResourceUnavailable | InvalidInput:
         """Without the text of the error, which may hold addresses and what the server cares to say."""
+        if _TOO_LONG in str(error):
+            return InvalidInput("key", "is too long for the bucket's server; nothing was written")
         status = _STATUS.search(str(error))
         if isinstance(error, PermissionDeniedError | UnauthenticatedError):
             reason = "the bucket refuses us: check the credentials and the bucket's policy"

@@ -28,6 +28,7 @@ from fencegate_adapters.objects.bucket.standing import (
     empty,
     etag_of,
     mark_of,
+    past_of,
     seen_of,
     settled,
     shown,
@@ -113,9 +114,12 @@ class Fenced:
                 ):
                     await self._refuse(place, token, value, conditions)
                     continue
-                written = with_value(raised, self._nonce(), found.header, token, value, self._clock.now_us())
+                # What was made ahead holds for a value that brings its body, under a fence that stays as it is.
+                known = found.sequel if raised is found.header and value is not None and not value.body else None
+                past = known.past if known is not None else past_of(found.header)
+                written = with_value(raised, self._nonce(), past, token, value, self._clock.now_us())
                 reach("resource.write")
-                landing = self._frames.commit(place, written, body, found)
+                landing = self._frames.commit(place, written, body, found, known)
                 # It is on its way: what is only needed afterwards is made while the server works.
                 seen = seen_of(written, self._mode, shadow, created=value is not None and header.tombstone)
                 if await landing:

@@ -19,7 +19,7 @@ from fencegate_adapters.objects.bucket.blobs import Blobs, Version
 from fencegate_adapters.objects.bucket.keys import Place
 from fencegate_adapters.objects.bucket.outcomes import NotSent, Refused, Unsettled
 from fencegate_adapters.objects.bucket.standing import standing_of
-from fencegate_adapters.objects.frame import Header
+from fencegate_adapters.objects.frame import Header, Sequel
 
 CONTENT_TYPE = "application/vnd.fencegate.frame"
 FIRST_BYTES = 64 * 1024
@@ -38,6 +38,8 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     version: Version
     body_at: int
     start: bytes = b""
+    sequel: Sequel | None = None
+    """Made ahead for the frame after this one."""
 
 
 def _in_one(start: bytes, body: Sequence[bytes], size: int) -> bytes | list[bytes]:
@@ -95,14 +97,16 @@ class Frames:
         self._remember(place, Frame(header, blob.version, body_at))
         return Frame(header, blob.version, body_at, blob.data[body_at:])
 
-    def commit(self, place: Place, header: Header, body: Sequence[bytes], base: Frame | None) -> Awaitable[bool]:
+    def commit(
+        self, place: Place, header: Header, body: Sequence[bytes], base: Frame | None, known: Sequel | None = None
+    ) -> Awaitable[bool]:
         """Replace `base` (None: nothing) by this frame, which is on its way when this returns. False when others were
         faster, and nothing was written.
 
         An attempt of unknown fate is followed up: read back, and sent again while it can still land.
         """
         try:
-            start = frame.encode(header)
+            start = frame.encode(header, known)
         except ValueError as error:
             raise InvalidInput("metadata", str(error)) from error
         data = _in_one(start, body, header.size)
@@ -118,6 +122,8 @@ class Frames:
         body_at: int,
         sent: Awaitable[Version],
     ) -> bool:
+        # It is on its way: what the next write needs is made while the server works.
+        sequel = frame.sequel(header)
         deadline_us = self._clock.monotonic_us() + self._within_us
         doubtful, pause_s = False, _FIRST_PAUSE_S
         while True:
@@ -138,7 +144,7 @@ class Frames:
                 self.forget(place)
                 raise
             else:
-                self._remember(place, Frame(header, version, body_at))
+                self._remember(place, Frame(header, version, body_at, b"", sequel))
                 return True
             fate = await self._fate(place, header, base, doubtful=doubtful)
             if fate is _Fate.LANDED or fate is _Fate.NEVER:

@@ -34,6 +34,9 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 class Layout(Protocol):
     """How values are received."""
 
+    def at_hand(self, body: Body) -> Received | None:
+        """A body that needs not be received, for it is here already and goes into the frame."""
+
     async def receive(self, place: Place, token: int, content_type: str, body: Body) -> Received:
         """Take the whole body; TooLarge over the limit."""
 
@@ -52,11 +55,14 @@ class Framed:
             )
         self._max_bytes = max_bytes
 
+    def at_hand(self, body: Body) -> Received | None:
+        if not isinstance(body, bytes) or len(body) > self._max_bytes:
+            return None
+        return Received(len(body), (body,))
+
     async def receive(self, place: Place, token: int, content_type: str, body: Body) -> Received:
-        if isinstance(body, bytes):
-            return Received(self._bounded(len(body)), (body,))
         parts, size = [], 0  # joined once, right before they are sent
-        async for part in body:
+        async for part in whole(body) if isinstance(body, bytes) else body:
             parts.append(part)
             size = self._bounded(size + len(part))
         return Received(size, parts)
@@ -82,6 +88,9 @@ class Pointer:
         self._clock = clock
         self._max_bytes = max_bytes
         self._part_bytes = max(PART_BYTES, -(-max_bytes // MAX_PARTS))
+
+    def at_hand(self, body: Body) -> Received | None:
+        return None
 
     async def receive(self, place: Place, token: int, content_type: str, body: Body) -> Received:
         key = body_key(place.name, token, self._clock.random_id(16))

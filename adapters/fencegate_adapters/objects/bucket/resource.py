@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -16,7 +16,7 @@ from fencegate_adapters.objects.bucket.fenced import Fenced, value_untouched
 from fencegate_adapters.objects.bucket.frames import KNOWN, Damaged, Frame, Frames
 from fencegate_adapters.objects.bucket.janitor import READERS_S, Janitor
 from fencegate_adapters.objects.bucket.keys import FENCES, OBJECTS, Homes, Place, name_of, object_name, object_place
-from fencegate_adapters.objects.bucket.layouts import Framed, Layout, Pointer, Received
+from fencegate_adapters.objects.bucket.layouts import Framed, Layout, Pointer
 from fencegate_adapters.objects.bucket.listing import page
 from fencegate_adapters.objects.bucket.outcomes import Moved
 from fencegate_adapters.objects.bucket.probe import probe
@@ -165,12 +165,17 @@ class BucketObjects:
     ) -> Seen:
         place, home = self._places(key, fence)
         given = Token(token)
-        # Who is stale now need not send its body first.
-        self._fenced.refuse_stale(self._frames.known(home) or await self._frames.load(home), given)
-        received = await self._layout.receive(place, given, content_type, body)
+        known = self._frames.known(home)
+        received = self._layout.at_hand(body)
+        if known is None or received is None:  # who is stale now need not send its body first
+            self._fenced.refuse_stale(known or await self._frames.load(home), given)
+        if received is None:
+            received = await self._layout.receive(place, given, content_type, body)
         value = Value(received.size, content_type, metadata, received.key)
         try:
-            return await self._change(place, home, given, value, received, conditions)
+            if home == place:
+                return await self._fenced.change(place, given, value, received.parts, conditions)
+            return await self._claim_and_change(place, home, given, value, received.parts, conditions)
         except FencegateError as error:
             if error.members.get("outcome") != "unknown":
                 await self._layout.discard(received)
@@ -180,7 +185,9 @@ class BucketObjects:
         place, home = self._places(key, fence)
         given = Token(token)
         self._fenced.refuse_stale(self._frames.known(home) or await self._frames.load(home), given)
-        return await self._change(place, home, given, None, Received(0), conditions)
+        if home == place:
+            return await self._fenced.change(place, given, None, (), conditions)
+        return await self._claim_and_change(place, home, given, None, (), conditions)
 
     async def list(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, ObjectInfo]]:
         """In the order of their keys in the bucket, as the server has it."""
@@ -188,21 +195,20 @@ class BucketObjects:
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
-    def _change(
-        self, place: Place, home: Place, token: Token, value: Value | None, received: Received, conditions: Conditions
-    ) -> Awaitable[Seen]:
-        if home == place:
-            return self._fenced.change(place, token, value, received.parts, conditions)
-        return self._claim_and_change(place, home, token, value, received, conditions)
-
     async def _claim_and_change(
-        self, place: Place, home: Place, token: Token, value: Value | None, received: Received, conditions: Conditions
+        self,
+        place: Place,
+        home: Place,
+        token: Token,
+        value: Value | None,
+        parts: Sequence[bytes],
+        conditions: Conditions,
     ) -> Seen:
         """Two steps, and a pause between them is why this is best effort: the mark, then the object, which has its
         own."""
         with value_untouched():
             claimed = await self._fenced.claim(home, token)
-        seen = await self._fenced.change(place, token, value, received.parts, conditions)
+        seen = await self._fenced.change(place, token, value, parts, conditions)
         return Seen(claimed.mark, seen.etag, seen.created, claimed.shadow or seen.shadow)
 
     async def _seen(

@@ -63,15 +63,19 @@ def shown(header: Header, token: Token, mode: Mode) -> tuple[Header, ShadowRefus
     return replace(header, standing=raised), None
 
 
+def past_of(before: Header) -> str:
+    """The `past` of the frame that comes after `before`."""
+    return standing_of(before).past_after(before.nonce)
+
+
 def again(header: Header, nonce: str, before: Header) -> Header:
     """The same value in the frame that comes after `before`."""
-    past = standing_of(before).past_after(before.nonce)
-    return replace(header, nonce=nonce, standing=replace(standing_of(header), past=past))
+    return replace(header, nonce=nonce, standing=replace(standing_of(header), past=past_of(before)))
 
 
-def with_value(header: Header, nonce: str, before: Header, token: int, value: Value | None, now_us: int) -> Header:
-    """Another value (None: nothing) in the frame that comes after `before`; the frame's nonce names it."""
-    fence, past = header.standing or FRESH, (before.standing or FRESH).past_after(before.nonce)
+def with_value(header: Header, nonce: str, past: str, token: int, value: Value | None, now_us: int) -> Header:
+    """Another value (None: nothing) in the frame that comes after those of the `past`; the frame's nonce names it."""
+    fence = header.standing or FRESH
     if value is None:
         standing = Standing(fence.mark, fence.shadow, fence.epoch, past=past)
         return Header(header.key, token, nonce, modified_us=now_us, tombstone=True, standing=standing)
