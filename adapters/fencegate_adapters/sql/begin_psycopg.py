@@ -6,7 +6,7 @@ A new token raises the mark by one (`raises`). After that, and mostly, BEGIN and
 import functools
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RootTransaction
 
 from fencegate.core.errors import ResourceUnavailable
 from fencegate_adapters.sql.messages import awaited, close_unread, exchange, lost
@@ -22,7 +22,9 @@ _SQLSTATE = ord("C")
 _LOCK_NOT_AVAILABLE = b"55P03"
 
 
-def passes(connection: Connection, claims: Claims, seen: Seen, ahead: bool) -> Openness | None:
+def passes(
+    connection: Connection, _root: RootTransaction, claims: Claims, seen: Seen, ahead: bool
+) -> Openness | None:
     """How to ask of the transaction, which has passed. None: it has not; pass in the usual way."""
     if not seen.all_of(claims):
         if not raises(connection, claims):

@@ -21,6 +21,8 @@ class Home:
 
     def __init__(self) -> None:
         self.prepared = False
+        self.tells = False
+        """Of statements: see `hearing`."""
         self.seen = Seen()
 
 

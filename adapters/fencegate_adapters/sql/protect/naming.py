@@ -54,12 +54,13 @@ def name_tokens(connection: Connection, tokens: Mapping[str, int]) -> None:
         connection.execute(_MYSQL, values)
 
 
-class _Held:
-    """The tokens that an SQLite connection writes with."""
+class Held:
+    """The tokens that an SQLite connection writes with, by the bytes of their lock keys."""
 
     tokens: Mapping[bytes, int] = MappingProxyType({})
     transaction: RootTransaction | None = None
-    """They end with it; None: whoever named them takes them away."""
+    """They end with it: nobody who takes the connection from the pool after it may write with them. None: whoever named
+    them takes them away."""
 
     def answer(self, asked: str, *parts: object) -> bytes | int | None:
         """What the triggers call. It never raises, since SQLite would hide what it says: None refuses."""
@@ -73,25 +74,14 @@ class _Held:
 
 def of_sqlite(info: dict[Any, Any], create_function: Callable[..., Any], tokens: Mapping[str, int]) -> None:
     """Name the tokens of an SQLite connection; `info` is a dict that lives exactly as long as the connection."""
-    held = _held(info, create_function)
+    held = held_of(info, create_function)
     held.tokens, held.transaction = {lock_key.encode(): int(token) for lock_key, token in tokens.items()}, None
 
 
-def name_to_sqlite(connection: Connection, tokens: Mapping[bytes, int], transaction: RootTransaction) -> None:
-    """Name the tokens, by the bytes of their lock keys, of a transaction of SQLAlchemy on SQLite, until it ends: nobody
-    who takes the connection from the pool after it may write with them."""
-    pooled: Any = connection.connection
-    record = pooled._connection_record  # whose `info` is that of `pooled`, in fewer steps; None: it is detached
-    held = record.info.get(_INFO) if record is not None else None
+def held_of(info: dict[Any, Any], create_function: Callable[..., Any]) -> Held:
+    held: Held | None = info.get(_INFO)
     if held is None:
-        held = _held(pooled.info, pooled.create_function)
-    held.tokens, held.transaction = tokens, transaction
-
-
-def _held(info: dict[Any, Any], create_function: Callable[..., Any]) -> _Held:
-    held: _Held | None = info.get(_INFO)
-    if held is None:
-        held = info[_INFO] = _Held()
+        held = info[_INFO] = Held()
         # Once: to register a function anew makes SQLite compile every statement of the connection again.
         create_function(SQLITE_FUNCTION, -1, held.answer)
     return held
