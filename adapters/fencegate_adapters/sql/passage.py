@@ -78,19 +78,21 @@ class Passage:
             self.pass_(connection)
             return
         home = home_of(connection.engine)
-        self.watch(connection, home)
-        root = connection.get_transaction()
-        if root is not None:
-            self._pass(connection, home, root, ahead=alone)
+        try:
+            root = connection.get_transaction()
+            if root is not None:
+                self._pass(connection, home, root, ahead=alone)
+        finally:
+            self.watch(connection, home)  # last: the database may be at work meanwhile
 
     def watch(self, connection: Connection, home: Home) -> None:
         """Look at each statement, because a caller may swallow our error and go on, or begin anew by itself."""
         passed = self._passed
-        if passed:  # a session takes a new one each time
+        passed.setdefault(connection)
+        if len(passed) > 1:  # a session takes a new one each time
             for done in [known for known in passed if known.closed]:
                 hearing.leave(done, self)
                 del passed[done]
-        passed[connection] = None
         hearing.join(connection, home, self)
 
     def end(self, session: Session | Connection) -> None:
@@ -122,7 +124,7 @@ class Passage:
         if not home.prepared:
             prepare(connection.engine)  # by another connection: this one is in the caller's transaction
         known = self._passed
-        passed = known[connection]
+        passed = known.get(connection)
         known[connection] = is_open = None
         try:
             if passed is None or passed[0] is not root:  # else that was tried, and the answer has come just now
