@@ -49,7 +49,7 @@ def passes(
     try:
         if not straight.is_prepared:
             awaited(connection, driver.wait(straight.prepare()))
-        if straight.send(driver, claims, begin, ahead=ahead):
+        if straight.send(driver, claims, begin, ahead):
             return status
         awaited(connection, straight.read(driver))
     except connection.dialect.loaded_dbapi.Error as error:

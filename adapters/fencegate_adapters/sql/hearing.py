@@ -34,7 +34,7 @@ says yes of a new engine that stands where one stood that is gone: its statement
 class Hears(Protocol):
     """A passage."""
 
-    def begun(self, connection: Connection, *, alone: bool) -> None:
+    def begun(self, connection: Connection, alone: bool) -> None:
         """A session took this connection and began a transaction; `alone`: nobody else is told of that."""
 
     def pass_(self, connection: Connection) -> None:
@@ -75,7 +75,8 @@ def _listen(engine: Engine, home: Home) -> None:
     dialect: Any = engine.dialect
     if _TELLS not in vars(dialect):
         for name in _EXECUTING:
-            setattr(dialect, name, _telling(getattr(dialect, name)))
+            tells = _telling if name != "do_execute_no_params" else _telling_without
+            setattr(dialect, name, tells(getattr(dialect, name)))
         vars(dialect)[_TELLS] = True
     if _TELLS not in vars(engine) and any(getattr(dialect.dispatch, name) for name in _EXECUTING):
         event.listen(engine, "before_cursor_execute", _before_cursor_execute)
@@ -87,11 +88,19 @@ def _listen(engine: Engine, home: Home) -> None:
 
 
 def _telling(execute: Callable[..., Any]) -> Callable[..., Any]:
-    def tell_and_execute(*given: Any) -> Any:
-        connection = given[-1].root_connection  # of the context of the execution
+    def tell_and_execute(cursor: Any, statement: str, parameters: Any, context: Any) -> Any:
+        connection = context.root_connection
         for passage in connection.__dict__.get(_PASSAGES, ()):
             passage.pass_(connection)
-        return execute(*given)
+        return execute(cursor, statement, parameters, context)
+
+    return tell_and_execute
+
+
+def _telling_without(execute: Callable[..., Any]) -> Callable[..., Any]:
+    def tell_and_execute(cursor: Any, statement: str, context: Any) -> Any:
+        _before_cursor_execute(context.root_connection)
+        return execute(cursor, statement, context)
 
     return tell_and_execute
 
@@ -104,7 +113,7 @@ def _before_cursor_execute(connection: Connection, *_: Any) -> None:
 def _after_begin(session: Session, _transaction: object, connection: Connection) -> None:
     passages = session.__dict__.get(_PASSAGES, ())
     for passage in passages:
-        passage.begun(connection, alone=len(passages) == 1)
+        passage.begun(connection, len(passages) == 1)
 
 
 def _before_commit(connection: Connection) -> None:

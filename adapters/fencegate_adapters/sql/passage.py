@@ -72,7 +72,7 @@ class Passage:
         """Of the connections of the block."""
         self._passing = False
 
-    def begun(self, connection: Connection, *, alone: bool) -> None:
+    def begun(self, connection: Connection, alone: bool) -> None:
         """A session took this connection and began. `alone`: nobody else is told of it."""
         if connection in self._passed:
             self.pass_(connection)
@@ -81,7 +81,7 @@ class Passage:
         try:
             root = connection.get_transaction()
             if root is not None:
-                self._pass(connection, home, root, ahead=alone)
+                self._pass(connection, home, root, alone)
         finally:
             self.watch(connection, home)  # last: the database may be at work meanwhile
 
@@ -120,7 +120,7 @@ class Passage:
             if root is not None:  # else a hook of the caller's says BEGIN itself
                 self._pass(connection, home_of(connection.engine), root)
 
-    def _pass(self, connection: Connection, home: Home, root: RootTransaction, *, ahead: bool = False) -> None:
+    def _pass(self, connection: Connection, home: Home, root: RootTransaction, ahead: bool = False) -> None:
         if not home.prepared:
             prepare(connection.engine)  # by another connection: this one is in the caller's transaction
         known = self._passed

@@ -70,7 +70,7 @@ class Straight:
         yield from execute(self._pgconn)
         self.is_prepared = True
 
-    def send(self, driver: Any, claims: Claims, begin: bytes, *, ahead: bool) -> bool:
+    def send(self, driver: Any, claims: Claims, begin: bytes, ahead: bool) -> bool:
         """Whether the answer is read later, as it may be when this is `ahead` of what the caller does."""
         self._claims = claims
         self._begin = begin
