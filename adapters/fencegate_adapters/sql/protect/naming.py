@@ -6,6 +6,8 @@ then the token counts for every row that the transaction writes. SQLite has neit
 function there that knows its tokens; in other connections it is missing, and every write fails.
 """
 
+import functools
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -82,9 +84,15 @@ def held_of(info: dict[Any, Any], create_function: Callable[..., Any]) -> Held:
     held: Held | None = info.get(_INFO)
     if held is None:
         held = info[_INFO] = Held()
-        # Once: to register a function anew makes SQLite compile every statement of the connection again.
-        create_function(SQLITE_FUNCTION, -1, held.answer)
+        # Once: to register a function anew makes SQLite compile every statement of the connection again. And weakly:
+        # who is held by a connection of SQLite, and holds it, is not found by the garbage collector.
+        create_function(SQLITE_FUNCTION, -1, functools.partial(_answer, weakref.ref(held)))
     return held
+
+
+def _answer(held: "weakref.ref[Held]", asked: str, *parts: object) -> bytes | int | None:
+    there = held()
+    return there.answer(asked, *parts) if there is not None else None
 
 
 def _lock_key(parts: Iterable[object]) -> bytes | None:
