@@ -1,7 +1,7 @@
 """The arms that update a row in the caller's own transactions, by a session of SQLAlchemy: fenced, and plainly.
 
-The two of a database run in turns of some transactions each, in one thread, for what is compared is so close together
-that the weather of a second decides. They have nothing in common but that: each has an engine of its own, and in SQLite
+The two of a database run in turns of some transactions each, in one thread, and the rate is that of the median turn:
+they are so close together that one bad moment of the machine would decide. Each has an engine of its own, and in SQLite
 a file. The lock is named by hand, so no lease is asked whether it is still held.
 """
 
@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from sqlalchemy import (
@@ -119,7 +120,7 @@ def in_turns(writers: list[Callable[[], None]], seconds: float) -> list[Sample]:
         one.take()
     for one in turns:
         one.begin_to_count()
-    while min(one.elapsed_s for one in turns) < seconds and not any(one.error for one in turns):
+    while min(sum(one.turns_s) for one in turns) < seconds and not any(one.error for one in turns):
         for one in turns:
             one.take()
     return [one.sample() for one in turns]
@@ -135,7 +136,8 @@ class _Turns:
 
     def begin_to_count(self) -> None:
         self._latencies_us: Counter[int] = Counter()
-        self._cpu_s = self.elapsed_s = 0.0
+        self.turns_s: list[float] = []
+        self._cpu_s = 0.0
 
     def take(self) -> None:
         cpu_s, began_s = time.process_time(), time.perf_counter()
@@ -148,15 +150,13 @@ class _Turns:
                 before_s = now_s
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"
-        self.elapsed_s += before_s - began_s
+        self.turns_s.append(before_s - began_s)
         self._cpu_s += time.process_time() - cpu_s
 
     def sample(self) -> Sample:
-        done, elapsed_s = self._latencies_us.total(), self.elapsed_s or 1.0
-        load_cpu = self._cpu_s / elapsed_s / (os.cpu_count() or 1)
-        return Sample(
-            done, done / elapsed_s, int(bool(self.error)), self.error, {WRITE: self._latencies_us}, load_cpu
-        )
+        done, rate = self._latencies_us.total(), 0.0 if self.error else TURN / median(self.turns_s)
+        load_cpu = self._cpu_s / max(sum(self.turns_s), self._cpu_s) / (os.cpu_count() or 1)
+        return Sample(done, rate, int(bool(self.error)), self.error, {WRITE: self._latencies_us}, load_cpu)
 
 
 def _durable(driver: Any, _record: object) -> None:

@@ -22,9 +22,7 @@ _SQLSTATE = ord("C")
 _LOCK_NOT_AVAILABLE = b"55P03"
 
 
-def passes(
-    connection: Connection, _root: RootTransaction, claims: Claims, seen: Seen, ahead: bool
-) -> Openness | None:
+def passes(connection: Connection, _root: RootTransaction, claims: Claims, seen: Seen, ahead: bool) -> Openness | None:
     """How to ask of the transaction, which has begun and has passed. None: nothing has happened; pass in the usual way.
 
     With `ahead` the answer may still be on its way, and whoever asks waits for it.

@@ -32,9 +32,7 @@ class _Way(NamedTuple):
     held: Held
 
 
-def passes(
-    connection: Connection, root: RootTransaction, claims: Claims, _seen: Seen, _ahead: bool
-) -> Openness | None:
+def passes(connection: Connection, root: RootTransaction, claims: Claims, _seen: Seen, _ahead: bool) -> Openness | None:
     """How to ask of the transaction, which has passed. None: it has not; pass in the usual way."""
     pooled: Any = connection.connection
     record = pooled._connection_record  # whose `info` is that of `pooled`, in fewer steps; None: it is detached
