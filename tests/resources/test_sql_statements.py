@@ -99,6 +99,18 @@ def test_a_listener_that_came_later_and_only_looks_on_changes_nothing(engine: En
     assert texts(engine) == ["of 8", "again"]
 
 
+def test_the_dialect_may_be_asked_to_execute_by_others(engine: Engine) -> None:
+    """Who has no connection of SQLAlchemy has no context to give."""
+    note(engine, 8, "of 8")
+    driver = engine.raw_connection()
+    cursor = driver.cursor()
+    engine.dialect.do_execute(cursor, "SELECT text FROM notes WHERE id = ?", (1,))
+    assert cursor.fetchall() == [("of 8",)]
+    engine.dialect.do_execute_no_params(cursor, "SELECT text FROM notes")
+    assert cursor.fetchall() == [("of 8",)]
+    driver.close()
+
+
 def test_an_engine_that_is_forgotten_is_not_kept_by_what_its_connection_was_given(tmp_path: Path) -> None:
     with notes_in(Sqlite(tmp_path)) as engine:
         url = engine.url

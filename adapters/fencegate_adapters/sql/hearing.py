@@ -88,18 +88,20 @@ def _listen(engine: Engine, home: Home) -> None:
 
 
 def _telling(execute: Callable[..., Any]) -> Callable[..., Any]:
-    def tell_and_execute(cursor: Any, statement: str, parameters: Any, context: Any) -> Any:
-        connection = context.root_connection
-        for passage in connection.__dict__.get(_PASSAGES, ()):
-            passage.pass_(connection)
+    def tell_and_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> Any:
+        if context is not None:  # else it is none of a connection's
+            connection = context.root_connection
+            for passage in connection.__dict__.get(_PASSAGES, ()):
+                passage.pass_(connection)
         return execute(cursor, statement, parameters, context)
 
     return tell_and_execute
 
 
 def _telling_without(execute: Callable[..., Any]) -> Callable[..., Any]:
-    def tell_and_execute(cursor: Any, statement: str, context: Any) -> Any:
-        _before_cursor_execute(context.root_connection)
+    def tell_and_execute(cursor: Any, statement: str, context: Any = None) -> Any:
+        if context is not None:
+            _before_cursor_execute(context.root_connection)
         return execute(cursor, statement, context)
 
     return tell_and_execute

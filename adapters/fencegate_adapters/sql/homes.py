@@ -27,7 +27,7 @@ class Home:
 
 
 def home_of(engine: Engine) -> Home:
-    known = vars(engine)
+    known = engine.__dict__
     home: Home = known.get(_HOME) or known.setdefault(_HOME, Home())
     return home
 
