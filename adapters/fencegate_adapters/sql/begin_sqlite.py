@@ -6,6 +6,7 @@ that would have to be fetched.
 
 import functools
 import operator
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ def passes(connection: Connection, root: RootTransaction, claims: Claims, _seen:
         raise DBAPIError.instance(None, None, error, connection.dialect.loaded_dbapi.Error) from error
     if not is_open():
         return None
-    held.tokens, held.transaction = claims.tokens_by_key, root
+    held.tokens, held.transaction = claims.tokens_by_key, weakref.ref(root)
     return is_open
 
 

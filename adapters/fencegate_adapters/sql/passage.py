@@ -1,5 +1,6 @@
 """How a caller's transactions pass the fence: each by its first statement, and only while it is really there."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -149,7 +150,7 @@ class Passage:
             self._passing = False
         if connection.dialect.name == "sqlite":
             held = held_of(connection.info, connection.connection.create_function)
-            held.tokens, held.transaction = self._claims.tokens_by_key, root
+            held.tokens, held.transaction = self._claims.tokens_by_key, weakref.ref(root)
         return is_open
 
     def _raise_fences(self, connection: Connection, seen: Seen) -> None:

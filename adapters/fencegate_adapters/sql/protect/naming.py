@@ -6,7 +6,6 @@ then the token counts for every row that the transaction writes. SQLite has neit
 function there that knows its tokens; in other connections it is missing, and every write fails.
 """
 
-import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -60,17 +59,20 @@ class Held:
     """The tokens that an SQLite connection writes with, by the bytes of their lock keys."""
 
     tokens: Mapping[bytes, int] = MappingProxyType({})
-    transaction: RootTransaction | None = None
+    transaction: weakref.ref[RootTransaction] | None = None
     """They end with it: nobody who takes the connection from the pool after it may write with them. None: whoever named
-    them takes them away."""
+    them takes them away. (Weakly: the garbage collector does not see what a connection of SQLite holds, such as this,
+    and would leave it its engine.)"""
 
     def answer(self, asked: str, *parts: object) -> bytes | int | None:
         """What the triggers call. It never raises, since SQLite would hide what it says: None refuses."""
         lock_key = _lock_key(parts)
         if asked == "lock" or lock_key is None:
             return lock_key
-        if self.transaction is not None and not self.transaction.is_active:
-            return None
+        if self.transaction is not None:
+            transaction = self.transaction()
+            if transaction is None or not transaction.is_active:
+                return None
         return self.tokens.get(lock_key)
 
 
@@ -84,15 +86,9 @@ def held_of(info: dict[Any, Any], create_function: Callable[..., Any]) -> Held:
     held: Held | None = info.get(_INFO)
     if held is None:
         held = info[_INFO] = Held()
-        # Once: to register a function anew makes SQLite compile every statement of the connection again. And weakly:
-        # who is held by a connection of SQLite, and holds it, is not found by the garbage collector.
-        create_function(SQLITE_FUNCTION, -1, functools.partial(_answer, weakref.ref(held)))
+        # Once: to register a function anew makes SQLite compile every statement of the connection again.
+        create_function(SQLITE_FUNCTION, -1, held.answer)
     return held
-
-
-def _answer(held: "weakref.ref[Held]", asked: str, *parts: object) -> bytes | int | None:
-    there = held()
-    return there.answer(asked, *parts) if there is not None else None
 
 
 def _lock_key(parts: Iterable[object]) -> bytes | None:
