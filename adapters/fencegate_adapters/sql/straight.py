@@ -25,7 +25,7 @@ from fencegate_adapters.sql.passing.postgresql import SHARE, WHY
 _SHARE = b"fencegate_share_3"
 _NOT_PREPARED = b"26000"
 _SQLSTATE = ord("C")
-_FORMATS = (1, 0)
+_FORMATS = [1, 0]
 """Of the key and the token: binary, and text."""
 _ROWS = 2
 _FAILED = 3
