@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import binaries, stores, summary
+from bench import binaries, own_transactions, stores, summary
 from bench.arm import Arm, Sample
 from bench.embedded import EmbeddedLocks
 from bench.etcd import EtcdLocks
@@ -87,12 +87,7 @@ def measurements() -> list[Measurement]:
         RowWrites("gateway-rows-sqlite", None, fenced=True),
     ]
     cycles += [Measurement(arm, 32) for arm in rows]
-    own = [
-        OwnTransactions("plain-session-postgres", stores.POSTGRES, fenced=False),
-        OwnTransactions("fenced-session-postgres", stores.POSTGRES, fenced=True),
-        OwnTransactions("plain-session-sqlite", None, fenced=False),
-        OwnTransactions("fenced-session-sqlite", None, fenced=True),
-    ]
+    own = own_transactions.pair("postgres", stores.POSTGRES) + own_transactions.pair("sqlite", None)
     cycles += [Measurement(arm, 1) for arm in own]
     objects = [ObjectWrites("plain", 16), ObjectWrites("conditional", 16), ObjectWrites("fenced", 16)]
     objects += [ObjectWrites("plain", 256), ObjectWrites("fenced", 256)]

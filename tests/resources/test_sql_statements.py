@@ -1,7 +1,9 @@
 """Every statement of a fenced block is met before it is executed, however SQLAlchemy executes it and whoever else
 listens; and passing in SQLite waits for the writer before it once."""
 
+import gc
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -72,6 +74,53 @@ def test_no_statement_goes_by_a_listener_that_came_later_and_executes_for_all_en
     finally:
         event.remove(Engine, "do_execute", execute)
     assert texts(engine) == ["of 8"]
+
+
+@pytest.mark.parametrize("insert_before", [False, True])
+def test_no_statement_goes_by_a_listener_that_came_later_and_executes(engine: Engine, insert_before: bool) -> None:
+    note(engine, 8, "of 8")
+
+    def execute(cursor: sqlite3.Cursor, statement: str, parameters: object, _context: object) -> bool:
+        cursor.execute(statement, parameters)  # type: ignore[arg-type]
+        return True
+
+    event.listen(engine, "do_execute", execute, insert=insert_before)
+    refused(engine)
+    assert texts(engine) == ["of 8"]
+
+
+def test_a_listener_that_came_later_and_only_looks_on_changes_nothing(engine: Engine) -> None:
+    note(engine, 8, "of 8")
+    met = []
+    event.listen(engine, "do_execute", lambda _cursor, statement, *_: met.append(statement))
+    refused(engine)
+    note(engine, 8, "again")
+    assert [statement for statement in met if "INSERT INTO notes" in statement]
+    assert texts(engine) == ["of 8", "again"]
+
+
+def test_the_dialect_may_be_asked_to_execute_by_others(engine: Engine) -> None:
+    """Who has no connection of SQLAlchemy has no context to give."""
+    note(engine, 8, "of 8")
+    driver = engine.raw_connection()
+    cursor = driver.cursor()
+    engine.dialect.do_execute(cursor, "SELECT text FROM notes WHERE id = ?", (1,))
+    assert cursor.fetchall() == [("of 8",)]
+    engine.dialect.do_execute_no_params(cursor, "SELECT text FROM notes")
+    assert cursor.fetchall() == [("of 8",)]
+    driver.close()
+
+
+def test_an_engine_that_is_forgotten_is_not_kept_by_what_its_connection_was_given(tmp_path: Path) -> None:
+    with notes_in(Sqlite(tmp_path)) as engine:
+        url = engine.url
+    forgotten = create_engine(url)
+    note(forgotten, 7, "of 7")
+    note(forgotten, 7, "of 7 again")
+    known = weakref.ref(forgotten)
+    del forgotten
+    gc.collect()
+    assert known() is None, "and its files stay open"
 
 
 def test_a_session_may_find_an_engine_that_is_new_to_us_in_the_middle_of_the_block(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """Passing on a connection of psycopg, with messages that hold several statements: each would be a round trip.
 
-A new token raises the mark by one (`raises`). After that, and mostly, BEGIN and the passage are one (`begins`).
+A new token raises the mark by one (`raises`). After that, and mostly, BEGIN and the passage are one (`passes`).
 """
 
 import functools
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RootTransaction
 
 from fencegate.core.errors import ResourceUnavailable
 from fencegate_adapters.sql.messages import awaited, close_unread, exchange, lost
@@ -22,27 +22,23 @@ _SQLSTATE = ord("C")
 _LOCK_NOT_AVAILABLE = b"55P03"
 
 
-def passes(connection: Connection, claims: Claims, seen: Seen, ahead: bool) -> Openness | None:
-    """How to ask of the transaction, which has passed. None: it has not; pass in the usual way."""
+def passes(connection: Connection, _root: RootTransaction, claims: Claims, seen: Seen, ahead: bool) -> Openness | None:
+    """How to ask of the transaction, which has begun and has passed. None: nothing has happened; pass in the usual way.
+
+    With `ahead` the answer may still be on its way, and whoever asks waits for it.
+    """
     if not seen.all_of(claims):
         if not raises(connection, claims):
             return None
         seen.add(claims)
-    return begins(connection, claims, fresh=not seen.careful, ahead=ahead)
-
-
-def begins(connection: Connection, claims: Claims, *, fresh: bool, ahead: bool) -> Openness | None:
-    """How to ask of the transaction, which has begun and has passed. None: nothing has happened; pass in the usual way.
-
-    With `ahead` the answer may still be on its way, and whoever asks waits for it. `fresh`: as far as we know, a
-    transaction is READ COMMITTED here when nothing is said.
-    """
     pooled = connection.connection
     driver: Any = pooled.driver_connection if connection.dialect.is_async else pooled.dbapi_connection
     level = driver.isolation_level
-    if (level != _READ_COMMITTED if level is not None else not fresh) or driver.prepare_threshold is None:
-        return None
-    if claims.only is None or not _is_ours_to_begin(driver):
+    if level is None:
+        begin, fresh = b"BEGIN", not seen.careful  # as far as we know, it is READ COMMITTED when nothing is said
+    else:
+        begin, fresh = b"BEGIN ISOLATION LEVEL READ COMMITTED", level == _READ_COMMITTED
+    if not fresh or claims.only is None or driver.prepare_threshold is None or not _is_ours_to_begin(driver):
         return None
     straight = driver.__dict__.get(_STRAIGHT) or _straight(driver)
     if not straight.is_due():
@@ -51,7 +47,7 @@ def begins(connection: Connection, claims: Claims, *, fresh: bool, ahead: bool) 
     try:
         if not straight.is_prepared:
             awaited(connection, driver.wait(straight.prepare()))
-        if straight.send(driver, claims, ahead=ahead):
+        if straight.send(driver, claims, begin, ahead):
             return status
         awaited(connection, straight.read(driver))
     except connection.dialect.loaded_dbapi.Error as error:

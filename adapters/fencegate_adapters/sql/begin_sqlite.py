@@ -6,32 +6,61 @@ that would have to be fetched.
 
 import functools
 import operator
-from typing import Any
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RootTransaction
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.util import await_only
 
-from fencegate_adapters.sql.openness import Openness
+from fencegate_adapters.sql.openness import Openness, driver_of
 from fencegate_adapters.sql.passing import Claims
 from fencegate_adapters.sql.passing.seen import Seen
 from fencegate_adapters.sql.passing.sqlite import FAILED, SHARE
+from fencegate_adapters.sql.protect.naming import Held, held_of
+
+_WAY = "fencegate.way"
 
 _in_transaction = operator.attrgetter("in_transaction")
 
 
-def passes(connection: Connection, claims: Claims, _seen: Seen, _ahead: bool) -> Openness | None:
+class _Way(NamedTuple):
+    """On one connection of the driver, for as long as there is one."""
+
+    execute: Callable[..., Any]
+    is_open: Openness
+    held: Held
+
+
+def passes(connection: Connection, root: RootTransaction, claims: Claims, _seen: Seen, _ahead: bool) -> Openness | None:
     """How to ask of the transaction, which has passed. None: it has not; pass in the usual way."""
-    pooled, is_async = connection.connection, connection.dialect.is_async
-    driver: Any = pooled.driver_connection if is_async else pooled.dbapi_connection
+    pooled: Any = connection.connection
+    record = pooled._connection_record  # whose `info` is that of `pooled`, in fewer steps; None: it is detached
+    way = record.info.get(_WAY) if record is not None else None
+    execute, is_open, held = way or _way(connection)
     try:
         for values in claims.to_sqlite:
-            executed = driver.execute(SHARE, values)  # which begins, unless somebody else has, or says when
-            if is_async:
-                await_only(executed)
+            execute(SHARE, values)  # which begins, unless somebody else has, or says when
     except connection.dialect.loaded_dbapi.Error as error:
         if getattr(error, "sqlite_errorcode", FAILED) == FAILED:
             return None  # if it is something else, the usual way meets the same error, and tells of it
         # It has waited for the writer before it; nobody is to wait again.
         raise DBAPIError.instance(None, None, error, connection.dialect.loaded_dbapi.Error) from error
-    return functools.partial(_in_transaction, driver) if driver.in_transaction else None
+    if not is_open():
+        return None
+    held.tokens, held.transaction = claims.tokens_by_key, weakref.ref(root)
+    return is_open
+
+
+def _way(connection: Connection) -> _Way:
+    pooled, driver = connection.connection, driver_of(connection)
+    # A cursor is kept, for to make one takes as long as the statement.
+    execute = functools.partial(_await, driver.execute) if connection.dialect.is_async else driver.cursor().execute
+    way = _Way(execute, functools.partial(_in_transaction, driver), held_of(pooled.info, pooled.create_function))
+    pooled.info[_WAY] = way
+    return way
+
+
+def _await(execute: Callable[..., Any], *given: Any) -> None:
+    await_only(execute(*given))

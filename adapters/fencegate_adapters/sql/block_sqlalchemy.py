@@ -1,7 +1,6 @@
 """The block of `fenced` on a session or connection of SQLAlchemy."""
 
 import contextlib
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -14,11 +13,12 @@ from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
 from fencegate_adapters.sql.dialect import cause
 from fencegate_adapters.sql.hearing import join_session
 from fencegate_adapters.sql.homes import home_of, prepare
-from fencegate_adapters.sql.leases import Leases, ensure_held
+from fencegate_adapters.sql.leases import ensure_held
 from fencegate_adapters.sql.passage import Passage, roll_back_rest
-from fencegate_adapters.sql.passing import Claims
 
 _BLOCKING = (Session, Connection)
+_BINDS = "binds" if "binds" in vars(Session()) else "_Session__binds"
+"""The attribute of a session that has its bind for each class; SQLAlchemy 2.0 keeps it to itself."""
 
 S = TypeVar("S", Session, Connection, AsyncSession, AsyncConnection)
 
@@ -30,15 +30,12 @@ REFUSED_AT_COMMIT = ("40001", "40P01")
 """Said of a transaction that is undone for sure; callers who try again look for it."""
 
 
-class Fenced(Generic[S]):
+class Fenced(Passage, Generic[S]):
     """`with` for Session and Connection, `async with` for their async kinds."""
 
-    __slots__ = ("_leases", "_passage", "_session")
+    __slots__ = ()
 
-    def __init__(self, session: S, claims: Claims, leases: Sequence[Leases]) -> None:
-        self._session: S = session
-        self._passage = Passage(claims)
-        self._leases = leases
+    _session: S
 
     def __enter__(self) -> S:
         session = self._session
@@ -75,10 +72,10 @@ class Fenced(Generic[S]):
                     if isinstance(bind, Connection) and bind.in_transaction():
                         raise UnsafeConfiguration(BEGUN)
                     prepare(bind)
-            join_session(session, self._passage)
+            join_session(session, self)
         else:
             prepare(session)
-            self._passage.watch(session)
+            self.watch(session, home_of(session.engine))
 
     def _exit(self, session: Session | Connection, error: BaseException | None) -> None:
         try:
@@ -87,13 +84,13 @@ class Fenced(Generic[S]):
             else:
                 _roll_back(session, error)
         finally:
-            self._passage.end(session)
+            self.end(session)
 
     def _commit(self, session: Session | Connection) -> None:
         try:
             if isinstance(session, Session):
                 session.flush()
-            self._passage.check_open()
+            self.check_open()
             if self._leases:
                 ensure_held(self._leases)
             try:
@@ -110,18 +107,16 @@ class Fenced(Generic[S]):
 
 def _is_ready(session: Session) -> bool:
     """Whether it has one engine, and the fence table is there: then there is nothing to look for."""
-    known = session.__dict__
-    bind = known["bind"]
-    return type(bind) is Engine and not (known.get("binds") or known.get("_Session__binds")) and home_of(bind).prepared
+    bind = session.bind
+    return type(bind) is Engine and not session.__dict__.get(_BINDS) and home_of(bind).prepared
 
 
 def _binds(session: Session) -> list[Engine | Connection]:
     """Where the session will find its connections, as far as it says."""
-    # A session may have a bind for each class; SQLAlchemy 2.0 keeps them to itself.
-    of_classes = getattr(session, "binds", None) or getattr(session, "_Session__binds", {})
+    of_classes = session.__dict__.get(_BINDS)
     if not of_classes and session.bind is not None:
         return [session.bind]
-    binds: list[Engine | Connection] = list(of_classes.values())
+    binds: list[Engine | Connection] = list((of_classes or {}).values())
     with contextlib.suppress(UnboundExecutionError):
         binds.append(session.get_bind())
     return binds

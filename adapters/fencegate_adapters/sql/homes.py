@@ -21,11 +21,13 @@ class Home:
 
     def __init__(self) -> None:
         self.prepared = False
+        self.tells = False
+        """Of statements: see `hearing`."""
         self.seen = Seen()
 
 
 def home_of(engine: Engine) -> Home:
-    known = vars(engine)
+    known = engine.__dict__
     home: Home = known.get(_HOME) or known.setdefault(_HOME, Home())
     return home
 

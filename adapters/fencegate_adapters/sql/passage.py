@@ -1,6 +1,8 @@
 """How a caller's transactions pass the fence: each by its first statement, and only while it is really there."""
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from sqlalchemy import Connection, RootTransaction
 from sqlalchemy.exc import SQLAlchemyError
@@ -9,11 +11,12 @@ from sqlalchemy.orm import Session
 from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
 from fencegate_adapters.sql import begin_psycopg, begin_sqlite, hearing
 from fencegate_adapters.sql.dialect import cause, dialect_of
-from fencegate_adapters.sql.homes import home_of, prepare
+from fencegate_adapters.sql.homes import Home, home_of, prepare
+from fencegate_adapters.sql.leases import Leases
 from fencegate_adapters.sql.openness import FAILED, Openness, openness
 from fencegate_adapters.sql.passing import ClaimFirst, Claims, drive, rules_of
 from fencegate_adapters.sql.passing.seen import Seen
-from fencegate_adapters.sql.protect.naming import name_to_sqlite
+from fencegate_adapters.sql.protect.naming import held_of
 from fencegate_adapters.sql.runner import Runner
 
 AUTOCOMMIT = "the connection is in AUTOCOMMIT: the fence would hold for one statement only"
@@ -34,7 +37,7 @@ def roll_back_rest(connection: Connection) -> None:
 _Passed = tuple[RootTransaction, Openness] | None
 """The transaction in which a connection passed last, and how to ask of it."""
 
-_QUICKLY: dict[str, Callable[[Connection, Claims, Seen, bool], Openness | None]] = {
+_QUICKLY: dict[str, Callable[[Connection, RootTransaction, Claims, Seen, bool], Openness | None]] = {
     "pysqlite": begin_sqlite.passes,
     "aiosqlite": begin_sqlite.passes,
     "psycopg": begin_psycopg.passes,
@@ -60,86 +63,95 @@ def _status(connection: Connection, passed: _Passed) -> int | None:
 class Passage:
     """The passage of leases through their fences, on every connection of one block."""
 
-    __slots__ = ("_claims", "_passed", "_passing")
+    __slots__ = ("_claims", "_leases", "_passed", "_passing", "_session")
 
-    def __init__(self, claims: Claims) -> None:
+    def __init__(self, session: Any, claims: Claims, leases: Sequence[Leases]) -> None:
+        self._session = session
         self._claims = claims
+        self._leases = leases
         self._passed: dict[Connection, _Passed] = {}
         """Of the connections of the block."""
         self._passing = False
 
-    def begun(self, connection: Connection, *, alone: bool) -> None:
+    def begun(self, connection: Connection, alone: bool) -> None:
         """A session took this connection and began. `alone`: nobody else is told of it."""
         if connection in self._passed:
             self.pass_(connection)
             return
+        home = home_of(connection.engine)
         try:
             root = connection.get_transaction()
             if root is not None:
-                self._pass(connection, root, ahead=alone)
+                self._pass(connection, home, root, alone)
         finally:
-            self.watch(connection)  # last: the database may be at work meanwhile
+            self.watch(connection, home)  # last: the database may be at work meanwhile
 
-    def watch(self, connection: Connection) -> None:
+    def watch(self, connection: Connection, home: Home) -> None:
         """Look at each statement, because a caller may swallow our error and go on, or begin anew by itself."""
         passed = self._passed
-        if connection not in passed:
-            passed[connection] = None
+        passed.setdefault(connection)
         if len(passed) > 1:  # a session takes a new one each time
             for done in [known for known in passed if known.closed]:
-                hearing.leave((done,), self)
+                hearing.leave(done, self)
                 del passed[done]
-        hearing.join(connection, self)
+        hearing.join(connection, home, self)
 
     def end(self, session: Session | Connection) -> None:
-        hearing.leave((session, *self._passed), self)
+        hearing.leave(session, self)
+        for connection in self._passed:
+            hearing.leave(connection, self)
         self._passed.clear()
 
     def check_open(self) -> None:
         """The transactions that passed must still be there: some errors make a database roll back by itself. One that
         did not pass yet has to do so now."""
-        for connection, passed in tuple(self._passed.items()):
+        for connection, passed in self._passed.items():
             status = _status(connection, passed)
             if status == FAILED:
                 raise ResourceUnavailable(ABORTED)
             if status is None:
                 root = connection.get_transaction()
-                if root is not None and root.is_active:
-                    self._pass(connection, root)  # begun by hand, and a cursor of the driver's own is met by nobody
+                if root is not None and root.is_active:  # begun by hand, and a cursor of the driver is met by nobody
+                    self._pass(connection, home_of(connection.engine), root)
 
     def pass_(self, connection: Connection) -> None:
         """Pass, unless this transaction has passed already."""
         if _status(connection, self._passed[connection]) is None and not self._passing:
             root = connection.get_transaction()
             if root is not None:  # else a hook of the caller's says BEGIN itself
-                self._pass(connection, root)
+                self._pass(connection, home_of(connection.engine), root)
 
-    def _pass(self, connection: Connection, root: RootTransaction, *, ahead: bool = False) -> None:
-        home = home_of(connection.engine)
+    def _pass(self, connection: Connection, home: Home, root: RootTransaction, ahead: bool = False) -> None:
         if not home.prepared:
             prepare(connection.engine)  # by another connection: this one is in the caller's transaction
         known = self._passed
         passed = known.get(connection)
         known[connection] = is_open = None
-        self._passing = True
         try:
             if passed is None or passed[0] is not root:  # else that was tried, and the answer has come just now
                 quickly = _QUICKLY.get(connection.dialect.driver)
                 if quickly is not None:
-                    is_open = quickly(connection, self._claims, home.seen, ahead)
+                    is_open = quickly(connection, root, self._claims, home.seen, ahead)
             if is_open is None:
-                self._raise_fences(connection, home.seen)
-                is_open = openness(connection)
-                if not is_open():
-                    raise UnsafeConfiguration(AUTOCOMMIT)
+                is_open = self._pass_as_usual(connection, root, home.seen)
         except SQLAlchemyError as error:
             home.prepared = False
             raise ResourceUnavailable(f"the fence can't be reached: {cause(error)}") from error
+        known[connection] = root, is_open
+
+    def _pass_as_usual(self, connection: Connection, root: RootTransaction, seen: Seen) -> Openness:
+        self._passing = True
+        try:
+            self._raise_fences(connection, seen)
+            is_open = openness(connection)
+            if not is_open():
+                raise UnsafeConfiguration(AUTOCOMMIT)
         finally:
             self._passing = False
         if connection.dialect.name == "sqlite":
-            name_to_sqlite(connection, self._claims.tokens_by_key, root)
-        known[connection] = root, is_open
+            held = held_of(connection.info, connection.connection.create_function)
+            held.tokens, held.transaction = self._claims.tokens_by_key, weakref.ref(root)
+        return is_open
 
     def _raise_fences(self, connection: Connection, seen: Seen) -> None:
         claims, kind = self._claims, connection.dialect.name

@@ -13,8 +13,7 @@ from collections.abc import Generator
 from typing import Any
 
 import psycopg
-from psycopg.generators import execute, send
-from psycopg.waiting import Wait
+from psycopg.generators import execute, fetch_many
 
 from fencegate.core.errors import ResourceUnavailable
 from fencegate.core.fence import admit
@@ -26,7 +25,7 @@ from fencegate_adapters.sql.passing.postgresql import SHARE, WHY
 _SHARE = b"fencegate_share_3"
 _NOT_PREPARED = b"26000"
 _SQLSTATE = ord("C")
-_FORMATS = (1, 0)
+_FORMATS = [1, 0]
 """Of the key and the token: binary, and text."""
 _ROWS = 2
 _FAILED = 3
@@ -60,8 +59,10 @@ class Straight:
 
     def is_due(self) -> bool:
         """Whether to go this way. Not on a connection that is used once, nor where libpq is older than 14."""
-        self._times += 1
-        return self._times > _WARM_UP and self._is_possible
+        if self._times < _WARM_UP:
+            self._times += 1
+            return False
+        return self._is_possible
 
     def prepare(self) -> Steps:
         """If it fails, so does what follows."""
@@ -69,10 +70,10 @@ class Straight:
         yield from execute(self._pgconn)
         self.is_prepared = True
 
-    def send(self, driver: Any, claims: Claims, *, ahead: bool) -> bool:
+    def send(self, driver: Any, claims: Claims, begin: bytes, ahead: bool) -> bool:
         """Whether the answer is read later, as it may be when this is `ahead` of what the caller does."""
         self._claims = claims
-        self._begin = b"BEGIN" if driver.isolation_level is None else b"BEGIN ISOLATION LEVEL READ COMMITTED"
+        self._begin = begin
         known = driver.__dict__
         later = ahead and self._is_blocking and "wait" not in known
         if later:
@@ -98,7 +99,7 @@ class Straight:
         """To be awaited where the driver's `wait` is."""
         try:
             if not self.is_read:
-                del vars(driver)["wait"]
+                del driver.__dict__["wait"]
                 self.is_read = True
                 if self._process != os.getpid():
                     self._let_go()
@@ -146,6 +147,9 @@ class Straight:
         pgconn = self._pgconn
         try:
             answer = yield from self._received()
+            if answer.status == _ROWS:
+                self.passed = True
+                return
             if answer.error_field(_SQLSTATE) == _NOT_PREPARED:  # the driver drops all of them when it rolls back
                 pgconn.send_query(b"ROLLBACK")
                 yield from execute(pgconn)
@@ -154,7 +158,7 @@ class Straight:
                 answer = yield from self._received()
                 if answer.error_field(_SQLSTATE) == _NOT_PREPARED:
                     self._times = -_PAUSE
-            self.passed = answer.status == _ROWS and answer.ntuples == 1
+            self.passed = answer.status == _ROWS
             if not self.passed and pgconn.transaction_status != _FAILED:
                 raise psycopg.OperationalError("a transaction that did not pass goes on")
         except BaseException:
@@ -163,18 +167,10 @@ class Straight:
 
     def _received(self) -> Generator[Any, Any, Any]:
         pgconn = self._pgconn
-        if pgconn.flush():
-            yield from send(pgconn)
-        found = []
-        for is_last in (False, False, True):  # BEGIN, the passage, and the end of the message
-            while pgconn.is_busy():
-                yield Wait.R
-                pgconn.consume_input()
-            found.append(pgconn.get_result())
-            if not is_last:
-                pgconn.get_result()  # none: it had no other
-        answer = found[1]
-        if answer is None:
+        yield from execute(pgconn)  # BEGIN
+        answers = yield from fetch_many(pgconn)
+        yield from fetch_many(pgconn)  # the end of the message
+        if not answers:
             raise psycopg.OperationalError("the connection was lost")
         pgconn.exit_pipeline_mode()
-        return answer
+        return answers[0]

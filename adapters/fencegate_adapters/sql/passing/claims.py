@@ -27,8 +27,8 @@ class Claims:
         self.tokens_by_key = dict(zip(self.keys, map(int, self.tokens.values()), strict=True))
         self.lowest = min(self.tokens.values())
         key, token = next(iter(self.tokens_by_key.items()))
-        self.only = (key, b"%d" % token) if len(self.keys) == 1 else None
-        """Key and token, as PostgreSQL takes them, where there is one fence."""
+        self.only = [key, b"%d" % token] if len(self.keys) == 1 else None
+        """Key and token, as PostgreSQL takes them, where there is one fence. (psycopg 3.2 takes a list only.)"""
         self.to_sqlite = [(bytearray(key), token) for key, token in self.tokens_by_key.items()]
         """What is given to `sqlite3`, which asks adapters about `bytes`: that takes as long as to look a row up."""
         self.named = named(self.tokens)

@@ -6,6 +6,7 @@ then the token counts for every row that the transaction writes. SQLite has neit
 function there that knows its tokens; in other connections it is missing, and every write fails.
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -54,44 +55,37 @@ def name_tokens(connection: Connection, tokens: Mapping[str, int]) -> None:
         connection.execute(_MYSQL, values)
 
 
-class _Held:
-    """The tokens that an SQLite connection writes with."""
+class Held:
+    """The tokens that an SQLite connection writes with, by the bytes of their lock keys."""
 
     tokens: Mapping[bytes, int] = MappingProxyType({})
-    transaction: RootTransaction | None = None
-    """They end with it; None: whoever named them takes them away."""
+    transaction: weakref.ref[RootTransaction] | None = None
+    """They end with it: nobody who takes the connection from the pool after it may write with them. None: whoever named
+    them takes them away. (Weakly: the garbage collector does not see what a connection of SQLite holds, such as this,
+    and would leave it its engine.)"""
 
     def answer(self, asked: str, *parts: object) -> bytes | int | None:
         """What the triggers call. It never raises, since SQLite would hide what it says: None refuses."""
         lock_key = _lock_key(parts)
         if asked == "lock" or lock_key is None:
             return lock_key
-        if self.transaction is not None and not self.transaction.is_active:
-            return None
+        if self.transaction is not None:
+            transaction = self.transaction()
+            if transaction is None or not transaction.is_active:
+                return None
         return self.tokens.get(lock_key)
 
 
 def of_sqlite(info: dict[Any, Any], create_function: Callable[..., Any], tokens: Mapping[str, int]) -> None:
     """Name the tokens of an SQLite connection; `info` is a dict that lives exactly as long as the connection."""
-    held = _held(info, create_function)
+    held = held_of(info, create_function)
     held.tokens, held.transaction = {lock_key.encode(): int(token) for lock_key, token in tokens.items()}, None
 
 
-def name_to_sqlite(connection: Connection, tokens: Mapping[bytes, int], transaction: RootTransaction) -> None:
-    """Name the tokens, by the bytes of their lock keys, of a transaction of SQLAlchemy on SQLite, until it ends: nobody
-    who takes the connection from the pool after it may write with them."""
-    pooled: Any = connection.connection
-    record = pooled._connection_record  # whose `info` is that of `pooled`, in fewer steps; None: it is detached
-    held = record.info.get(_INFO) if record is not None else None
+def held_of(info: dict[Any, Any], create_function: Callable[..., Any]) -> Held:
+    held: Held | None = info.get(_INFO)
     if held is None:
-        held = _held(pooled.info, pooled.create_function)
-    held.tokens, held.transaction = tokens, transaction
-
-
-def _held(info: dict[Any, Any], create_function: Callable[..., Any]) -> _Held:
-    held: _Held | None = info.get(_INFO)
-    if held is None:
-        held = info[_INFO] = _Held()
+        held = info[_INFO] = Held()
         # Once: to register a function anew makes SQLite compile every statement of the connection again.
         create_function(SQLITE_FUNCTION, -1, held.answer)
     return held
