@@ -26,6 +26,8 @@ FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
 @lru_cache(maxsize=4096)  # the same few names are shown again and again
 def check_text(field_name: str, text: str, max_bytes: int = MAX_ID_BYTES) -> str:
     """A non-empty name of bounded length without control characters."""
+    if not isinstance(text, str):  # programs are not always type-checked
+        raise InvalidInput(field_name, "must be a string")
     if not text:
         raise InvalidInput(field_name, "must not be empty")
     if len(text) > max_bytes or (not text.isascii() and len(text.encode(errors="replace")) > max_bytes):
