@@ -34,8 +34,7 @@ class Simulated:
     @property
     def proved(self) -> bool:
         """Nothing was broken, though the faults were such that without the check stale writes got in."""
-        unfenced = self.tally.unfenced
-        return self.ok and (unfenced.stale_accepted > 0 or unfenced.lost_updates > 0)
+        return self.ok and self.tally.unfenced.is_broken
 
 
 def simulate(
