@@ -87,6 +87,13 @@ class Guard:
                 )
         if not {"{", "}"}.isdisjoint(_HOLE.sub("", self.template)):
             raise UnsafeConfiguration(f"resource {self.resource!r}: unbalanced braces in the guard {self.template!r}")
+        try:
+            self.filled(dict.fromkeys(self.columns, "x"), "x")
+        except InvalidInput as error:  # else it would be found out by every call, and no key could ever be written
+            why = error.detail.partition(": ")[2]
+            raise UnsafeConfiguration(
+                f"resource {self.resource!r}: the guard {self.template[:64]!r} is no lock key: {why}"
+            ) from None
 
     @property
     def covers_all(self) -> bool:
