@@ -223,6 +223,22 @@ def test_a_gateway_alone_is_no_lock_service(make_server: MakeServer) -> None:
     assert "is no lock service" in answer.stderr
 
 
+def test_a_terminal_that_can_not_show_a_key_shows_it_all_the_same(server: Server) -> None:
+    with httpx.Client(base_url=server.url, timeout=30) as http:
+        http.post("/v1/acquire", json={"lockKey": "cli:été", "ttlMillis": 600_000})
+    environment = {"FENCEGATE_URL": server.url, "PYTHONIOENCODING": "ascii", "COLUMNS": "200"}
+    table = run("locks", "--prefix", "cli:\N{LATIN SMALL LETTER E WITH ACUTE}", **environment)
+    assert (table.returncode, table.stderr) == (0, "")
+    assert r"cli:\xe9t\xe9" in table.stdout
+    listed = run("locks", "--prefix", "cli:\N{LATIN SMALL LETTER E WITH ACUTE}", "--json", **environment)
+    assert [lock["lockKey"] for lock in json.loads(listed.stdout)["locks"]] == ["cli:été"]
+
+
+def test_the_package_can_be_run_as_a_module() -> None:
+    told = subprocess.run([sys.executable, "-m", "fencegate", "--version"], capture_output=True, text=True, timeout=60)
+    assert (told.returncode, told.stdout) == (0, run("--version").stdout)
+
+
 def test_no_server_is_exit_code_3_and_bad_usage_2() -> None:
     answer = run("locks", "--url", "http://127.0.0.1:9")
     assert answer.returncode == 3
