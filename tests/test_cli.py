@@ -39,6 +39,8 @@ def test_a_floor_that_would_lock_everyone_out_is_refused_where_tokens_are_ours(
         ("ours", now_us, 0, f"nothing below {now_us}"),
         ("any", now_us * 1000, 0, f"nothing below {now_us * 1000}"),
         ("none", now_us, 2, "there are ours, any"),
+        ("any", 0, 2, "Invalid value"),
+        ("any", 2**63, 2, "Invalid value"),
     ):
         monkeypatch.setattr(sys, "argv", ["fencegate", "fence", "floor", resource, str(value), "--config", str(config)])
         with pytest.raises(SystemExit) as ended:

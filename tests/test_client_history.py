@@ -93,8 +93,8 @@ async def test_without_a_server_it_is_whole_for_another_process_too(tmp_path: Pa
     assert told.stdout.splitlines() == ["o2 released", "o1 released", "o0 released"]
 
 
-def command(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "FENCEGATE_URL": server.url, "COLUMNS": "200"}
+def command(server: Server, *arguments: str, columns: int = 200) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "FENCEGATE_URL": server.url, "COLUMNS": str(columns)}
     return subprocess.run([FENCEGATE, *arguments], capture_output=True, text=True, timeout=60, env=environment)
 
 
@@ -118,6 +118,20 @@ def test_the_command_tells_it_as_a_table_and_as_json(server: Server) -> None:
         ("forced", "[bold]no[/]"),
     ]
     assert told["complete"] is True
+
+
+def test_a_narrow_terminal_cuts_neither_keys_nor_tokens(server: Server) -> None:
+    """A key or a token that ends in dots can't be copied; and a pipe is 80 columns wide."""
+    lock_key = "client-history:narrow/" + "0123456789/" * 5 + "end"
+    with fencegate.sync.connect(server.url, owner_id="worker-of-a-cluster-in-the-north-77") as locks:
+        leases = [locks.hold(lock_key, limit=2).acquire() for _ in range(2)]
+        for arguments in (["locks", "--prefix", lock_key], ["status", lock_key]):
+            table = command(server, *arguments, columns=80).stdout
+            assert "…" not in table
+            assert str(leases[1].token) in table
+            assert max(len(line) for line in table.splitlines() if lock_key not in line) <= 80
+        for lease in leases:
+            lease.release()
 
 
 def test_the_command_asks_before_it_takes(server: Server) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -363,6 +364,12 @@ async def test_a_bad_lock_key_is_refused_before_anything_is_sent(bad: str) -> No
         locks.hold(bad)
     with pytest.raises(InvalidInput, match="lockKey"):
         await locks.status(bad)
+
+
+@pytest.mark.parametrize("bad", [None, 5, b"a", True])
+def test_a_lock_key_that_is_no_text_is_refused_by_name(bad: Any) -> None:
+    with pytest.raises(InvalidInput, match="lockKey: must be a string"):
+        connect("http://127.0.0.1:9").hold(bad)
 
 
 async def test_keys_of_any_legal_form_come_through(locks: Locks, key: str) -> None:

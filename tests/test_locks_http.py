@@ -208,6 +208,16 @@ def test_keys_with_slashes_and_escapes(http: httpx.Client) -> None:
     assert done.json()["status"] == "RELEASED"
 
 
+def test_a_key_in_path_and_body_is_one_key_or_refused(http: httpx.Client, key: str) -> None:
+    other = http.post(f"/v1/locks/{key}/acquire", json={"lockKey": "another"})
+    assert (other.status_code, other.json()["error"]) == (422, "INVALID_LOCK_KEY")
+    assert http.get(f"/v1/locks/{key}").status_code == 404
+    grant = http.post(f"/v1/locks/{key}/acquire", json={"lockKey": key})
+    assert (grant.status_code, grant.json()["lockKey"]) == (200, key)
+    released = http.post(f"/v1/locks/{key}/release", json={"lockKey": key, "lockToken": grant.json()["lockToken"]})
+    assert released.json()["status"] == "RELEASED"
+
+
 def test_listing_pages_over_held_locks_only(http: httpx.Client) -> None:
     base = f"list{next(_names)}"
     for number in range(5):

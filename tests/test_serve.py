@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.servers import Server
+from tests.servers import MakeServer, Server
 
 FENCEGATE = [str(Path(sys.executable).parent / "fencegate")]
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("FENCEGATE_")}
@@ -177,6 +178,65 @@ def test_the_client_commands(server: Server) -> None:
     free = run("status", "cli:a", "--json", **environment)
     assert (free.returncode, json.loads(free.stdout)["locked"]) == (1, False)
     assert run("force-release", "cli:a", "--reason", "test", **environment).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [(404, b"<p>not here</p>"), (401, b"who are you?"), (200, b"<p>hello</p>"), (200, b"{}")],
+    ids=["404", "401", "a page", "other JSON"],
+)
+def test_another_service_at_the_address_is_no_server(status: int, content: bytes) -> None:
+    """Exit code 1 of `status` means that nobody holds the lock, and of `run` that another does."""
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(status)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever).start()
+        environment = {"FENCEGATE_URL": f"http://127.0.0.1:{other.server_port}"}
+        commands = [["locks"], ["status", "k"], ["history", "k"], ["force-release", "k", "--reason", "r"], ["watch"]]
+        if status != 200:  # what answers 200 may have done it, and is asked again
+            commands.append(["run", "k", "--", "true"])
+        try:
+            answers = [run(*command, **environment) for command in commands]
+        finally:
+            other.shutdown()
+    for answer in answers:
+        assert answer.returncode == 3, answer
+        assert "Traceback" not in answer.stderr
+        assert "lock service" in answer.stderr
+
+
+def test_a_gateway_alone_is_no_lock_service(make_server: MakeServer) -> None:
+    answer = run("status", "k", "--url", make_server("gateway", "--role", "gateway").url)
+    assert answer.returncode == 3
+    assert "is no lock service" in answer.stderr
+
+
+def test_a_terminal_that_can_not_show_a_key_shows_it_all_the_same(server: Server) -> None:
+    with httpx.Client(base_url=server.url, timeout=30) as http:
+        http.post("/v1/acquire", json={"lockKey": "cli:été", "ttlMillis": 600_000})
+    environment = {"FENCEGATE_URL": server.url, "PYTHONIOENCODING": "ascii", "COLUMNS": "200"}
+    table = run("locks", "--prefix", "cli:\N{LATIN SMALL LETTER E WITH ACUTE}", **environment)
+    assert (table.returncode, table.stderr) == (0, "")
+    assert r"cli:\xe9t\xe9" in table.stdout
+    listed = run("locks", "--prefix", "cli:\N{LATIN SMALL LETTER E WITH ACUTE}", "--json", **environment)
+    assert [lock["lockKey"] for lock in json.loads(listed.stdout)["locks"]] == ["cli:été"]
+
+
+def test_the_package_can_be_run_as_a_module() -> None:
+    told = subprocess.run([sys.executable, "-m", "fencegate", "--version"], capture_output=True, text=True, timeout=60)
+    assert (told.returncode, told.stdout) == (0, run("--version").stdout)
 
 
 def test_no_server_is_exit_code_3_and_bad_usage_2() -> None:

@@ -1,6 +1,7 @@
 """The short way for hot calls: taken only by what is surely one plain request, and never told from the long one."""
 
 import asyncio
+import json
 import socket
 import threading
 import time
@@ -129,6 +130,37 @@ def test_a_head_without_an_end_is_refused_and_not_kept(server: Server, http: htt
     endless = _PLAIN.partition(b"\r\n")[0] + b"\r\nX: " + b"a" * 8_000_000
     assert _first_line(server, endless) in (b"HTTP/1.1 400 Bad Request", b"cut")
     assert http.get("/livez").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\r\n\r\n",
+        _PLAIN.replace(b"POST", b"FROB"),
+        _PLAIN.replace(b"Content-Length: 2", b"Content-Length: 2\r\nContent-Length: 3"),
+        _PLAIN.replace(b"Host: x\r\n", b"X: y\r\n" * 300),
+    ],
+    ids=["no HTTP", "no method", "two lengths", "many headers"],
+)
+def test_what_is_no_request_is_answered_with_a_problem_document(server: Server, data: bytes) -> None:
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+        connection.sendall(data)
+        received = b"".join(iter(lambda: connection.recv(65536), b""))
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: application/problem+json" in head
+    assert b"content-length: %d" % len(body) in head
+    document = json.loads(body)
+    assert (document["status"], document["error"]) == (400, "INVALID_REQUEST")
+    assert all(document[name] for name in ("type", "title", "detail"))
+
+
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"], ids=["short", "long"])
+def test_blanks_around_a_header_are_no_part_of_it(server: Server, more: bytes) -> None:
+    path, length = b"/v1/resources/rows/blank%d" % len(more), b"Content-Length: 2"
+    head = b"PUT %b HTTP/1.1\r\nHost: x\r\n%bFencing-Token: \t5 \t\r\n%b\r\n\r\n" % (path, more, length)
+    assert _first_line(server, head + b"{}") == b"HTTP/1.1 201 Created"
 
 
 def test_a_trailer_without_an_end_is_not_kept(server: Server, http: httpx.Client) -> None:

@@ -3,7 +3,8 @@
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
@@ -60,7 +61,7 @@ def fencegate(
 
 def main() -> None:
     """Run a command; errors are said in one line, never as a traceback."""
-    with _quietly():
+    with _quietly(), _showing_everything():
         try:
             app()
         except FencegateError as error:
@@ -81,6 +82,23 @@ def _quietly() -> Iterator[None]:
     finally:
         store.setLevel(level)
         logging.disable(disabled)
+
+
+@contextmanager
+def _showing_everything() -> Iterator[None]:
+    """A terminal that can't show a sign of a lock key shows its number."""
+    stdout = sys.stdout
+    if not isinstance(stdout, TextIOWrapper) or stdout.encoding.lower() in ("utf-8", "utf8"):
+        yield
+        return
+    errors = stdout.errors
+    with suppress(OSError):  # a file of another kind
+        stdout.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # nor is there anybody to show it to when a pipe is closed
+            stdout.reconfigure(errors=errors)
 
 
 def _fail(error: FencegateError) -> NoReturn:

@@ -7,6 +7,7 @@ import typer
 
 from fencegate.cli.options import out
 from fencegate.core.errors import InvalidInput
+from fencegate.core.token import MAX_TOKEN
 
 app = typer.Typer(help="Fences of protected resources.", no_args_is_help=True)
 
@@ -14,7 +15,7 @@ app = typer.Typer(help="Fences of protected resources.", no_args_is_help=True)
 @app.command("floor")
 def floor(
     resource: Annotated[str, typer.Argument(help="The name of the resource.")],
-    value: Annotated[int, typer.Argument(help="Nothing below this token is accepted any more.")],
+    value: Annotated[int, typer.Argument(min=1, max=MAX_TOKEN, help="Nothing below this token is accepted any more.")],
     data: Annotated[Path | None, typer.Option(help="Folder for everything that is embedded.")] = None,
     config: Annotated[Path | None, typer.Option(help="The TOML file that names the resource.")] = None,
 ) -> None:

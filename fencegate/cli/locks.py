@@ -12,6 +12,7 @@ from fencegate.cli.duration import duration
 from fencegate.cli.options import Json, Url, out, print_json
 
 MAX_HOLDERS = 50
+_NUMBERS = frozenset({"token", "left", "waiters", "slot"})
 
 
 def locks(
@@ -27,7 +28,7 @@ def locks(
     if json:
         print_json({"locks": found})
         return
-    table = Table("lock key", "owner", "mode", "token", "left", "waiters", title=None, header_style="bold")
+    table = _table("lock key", "owner", "mode", "token", "left", "waiters")
     for lock in found:
         holders = lock["holders"]
         others = f" [dim]+{len(holders) - 1}[/]" if len(holders) > 1 else ""
@@ -53,11 +54,11 @@ def status(lock_key: str, url: Url = None, json: Json = False) -> None:
         print_json(lock)
     if not lock["locked"]:
         if not json:
-            out.print(f"[green]free[/]  {escape(lock_key)}", highlight=False)
+            out.print(f"[green]free[/]  {escape(lock_key)}", highlight=False, soft_wrap=True)
         sys.exit(1)
     if json:
         return
-    out.print(f"[bold yellow]held[/]  {escape(lock_key)}", highlight=False)
+    out.print(f"[bold yellow]held[/]  {escape(lock_key)}", highlight=False, soft_wrap=True)
     rows = {
         "owner": escape(lock["ownerId"]),
         "mode": _kind(lock),
@@ -70,9 +71,17 @@ def status(lock_key: str, url: Url = None, json: Json = False) -> None:
         revoked = lock["revoked"]
         rows["revoked"] = f"taken in {revoked['remainingMillis'] / 1000:.1f} s: {escape(revoked['reason'])}"
     for name, value in rows.items():
-        out.print(f"  {name:<8}{value}", highlight=False)
+        out.print(f"  {name:<8}{value}", highlight=False, soft_wrap=True)
     if len(lock["holders"]) > 1 or "slot" in lock["holders"][0]:
         out.print(_holders(lock["holders"]))
+
+
+def _table(*columns: str) -> Table:
+    """Nothing is cut off where the terminal is narrow: a key or a token that ends in dots can't be copied."""
+    table = Table(header_style="bold")
+    for name in columns:
+        table.add_column(name, overflow="fold", no_wrap=name in _NUMBERS)
+    return table
 
 
 def _kind(lock: dict[str, Any]) -> str:
@@ -85,7 +94,7 @@ def _kind(lock: dict[str, Any]) -> str:
 
 def _holders(holders: list[dict[str, Any]]) -> Table:
     permits = "slot" in holders[0]
-    table = Table("owner", "token", *(["slot", "fence"] if permits else []), header_style="bold")
+    table = _table("owner", "token", *(["slot", "fence"] if permits else []))
     for holder in holders[:MAX_HOLDERS]:
         slot = [str(holder["slot"]), escape(holder["fence"])] if permits else []
         table.add_row(escape(holder["ownerId"]), holder["fencingToken"], *slot)

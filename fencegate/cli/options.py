@@ -1,5 +1,7 @@
 """What the commands share: options that mean the same everywhere, and how they print."""
 
+import json
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -20,4 +22,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 def print_json(value: Any) -> None:
     from fencegate.web.json import dumps
 
-    print(dumps(value).decode(), flush=True)  # whatever becomes of the process at its end, it was told
+    text = dumps(value).decode()
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(json.loads(text))  # in ASCII; what is replaced by another sign would be another key
+    print(text, flush=True)  # whatever becomes of the process at its end, it was told

@@ -44,9 +44,10 @@ def verify(
 ) -> None:
     """Try to break the promises: half the time in a simulation, half of it with real faults on real processes.
 
-    Real: workers, lock service replicas and gateways are stopped past the lease, killed and started again; lines are
-    delayed, cut and held; disks are full and clocks move; in two arms, with the resource's check and without. Of your
-    own stores and resources nothing is stopped or killed, and nothing is left in them.
+    Real: workers, lock service replicas and gateways are stopped past the lease,
+    killed and started again; lines are delayed, cut and held; disks are full and
+    clocks move; in two arms, with the resource's check and without. Of your own
+    stores and resources nothing is stopped or killed, and nothing is left in them.
 
     Exits 1 when a promise was broken, with the seed and the history that show it, or when nothing was proved.
     """

@@ -41,6 +41,7 @@ _REFUSALS: Mapping[str, type[FencegateError]] = {
         errors.ShuttingDown,
     )
 }
+_NOT_CALLS = frozenset({errors.NotFound.code, errors.MethodNotAllowed.code})
 _PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail", "error"})
 
 
@@ -92,10 +93,10 @@ class HttpTransport:
         return await self._post_lock(lock_key, "release", body)
 
     async def force_release(self, lock_key: str, body: Mapping[str, Any]) -> Json:
-        return await self._post_lock(lock_key, "force-release", body)
+        return self._with("status", await self._post_lock(lock_key, "force-release", body))
 
     async def status(self, lock_key: str) -> Json:
-        return await self._send("GET", f"/v1/locks/{quote(lock_key, safe='')}")
+        return self._with("locked", await self._send("GET", f"/v1/locks/{quote(lock_key, safe='')}"))
 
     async def list_locks(
         self, *, prefix: str = "", namespace: str | None = None, limit: int = 100, cursor: str = ""
@@ -103,11 +104,12 @@ class HttpTransport:
         query: dict[str, str | int] = {"limit": limit}
         given = {"prefix": prefix, "namespace": namespace, "cursor": cursor}
         query |= {name: value for name, value in given.items() if value}
-        return await self._send("GET", "/v1/locks", params=query)
+        return self._with("locks", await self._send("GET", "/v1/locks", params=query))
 
     async def history(self, lock_key: str, *, limit: int = 100, cursor: str = "") -> Json:
         query: dict[str, str | int] = {"lockKey": lock_key, "limit": limit}
-        return await self._send("GET", "/v1/history", params=query | ({"cursor": cursor} if cursor else {}))
+        query |= {"cursor": cursor} if cursor else {}
+        return self._with("history", await self._send("GET", "/v1/history", params=query))
 
     async def watch(self, query: Mapping[str, str]) -> AsyncGenerator[Heard, None]:
         """Ends when the server ends it; StoreUnavailable when the connection breaks, or falls silent."""
@@ -116,9 +118,9 @@ class HttpTransport:
         try:
             call = self._http.stream("GET", f"{self._url}/v1/watch", params=dict(query), timeout=timeout)
             async with call as response:
-                if not response.is_success:
+                if not response.headers.get("content-type", "").startswith("text/event-stream"):
                     await response.aread()
-                    _answer(response)
+                    self._with("events", self._answer(response))
                 async for part in response.aiter_bytes():
                     for heard in reader.feed(part):
                         yield heard
@@ -168,28 +170,36 @@ class HttpTransport:
             ) from error
         except httpx.HTTPError as error:
             raise OutcomeUnknown(f"{self._shown} was asked, but its answer was lost ({_why(error)})") from error
-        return _answer(response)
+        return self._answer(response)
+
+    def _answer(self, response: httpx.Response) -> Json:
+        try:
+            document = msgspec.json.decode(response.content)
+        except msgspec.DecodeError:
+            document = None
+        if response.is_success and isinstance(document, dict):
+            return document
+        raise _refusal(response.status_code, document if isinstance(document, dict) else {}, self._shown)
+
+    def _with(self, member: str, answer: Json) -> Json:
+        """The answer, if it is one of a lock service: what anybody else says must not pass for one."""
+        if member not in answer:
+            raise OutcomeUnknown(f"what answers at {self._shown} is no lock service, or of another version")
+        return answer
 
 
 def _why(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _answer(response: httpx.Response) -> Json:
-    try:
-        document = msgspec.json.decode(response.content)
-    except msgspec.DecodeError:
-        document = None
-    if response.is_success and isinstance(document, dict):
-        return document
-    raise _refusal(response.status_code, document if isinstance(document, dict) else {})
-
-
-def _refusal(status: int, document: Json) -> FencegateError:
+def _refusal(status: int, document: Json, where: str) -> FencegateError:
     """The error that a problem document stands for."""
     code = document.get("error")
     detail = str(document.get("detail") or f"the lock service answered {status}")
     members = {name: value for name, value in document.items() if name not in _PROBLEM_MEMBERS}
+    if 400 <= status < 500 and (not isinstance(code, str) or code in _NOT_CALLS):
+        # A path that is missing, a proxy that lets nobody in: whoever it was, no lock service was asked.
+        return StoreUnavailable(f"what answers at {where} is no lock service (status {status}); is the address right?")
     if isinstance(code, str) and code in _REFUSALS:
         return _REFUSALS[code](detail, **members)
     if isinstance(code, str) and code.startswith("INVALID_"):

@@ -123,6 +123,12 @@ class KeyRequired(InvalidInput):
     """The call is about one key of the resource, and the path names none."""
 
 
+class InvalidRequest(FencegateError):
+    """What was sent is no HTTP request that can be read."""
+
+    code = "INVALID_REQUEST"
+
+
 class MethodNotAllowed(FencegateError):
     """This can't be asked of what the path names; `allow` tells what can."""
 
@@ -260,6 +266,7 @@ HTTP_STATUS: Final[Mapping[type[FencegateError], tuple[int, str]]] = {
     RateLimited: (429, "Too many requests"),
     InvalidInput: (422, "A field of the request is wrong"),
     KeyRequired: (400, "The call needs a key"),
+    InvalidRequest: (400, "The request can't be read"),
     MethodNotAllowed: (405, "Not a method of this path"),
     TooLarge: (413, "The body is over the limit"),
     NotSupported: (501, "Not supported here"),

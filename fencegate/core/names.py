@@ -26,6 +26,8 @@ FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
 @lru_cache(maxsize=4096)  # the same few names are shown again and again
 def check_text(field_name: str, text: str, max_bytes: int = MAX_ID_BYTES) -> str:
     """A non-empty name of bounded length without control characters."""
+    if not isinstance(text, str):  # programs are not always type-checked
+        raise InvalidInput(field_name, "must be a string")
     if not text:
         raise InvalidInput(field_name, "must not be empty")
     if len(text) > max_bytes or (not text.isascii() and len(text.encode(errors="replace")) > max_bytes):
@@ -85,6 +87,13 @@ class Guard:
                 )
         if not {"{", "}"}.isdisjoint(_HOLE.sub("", self.template)):
             raise UnsafeConfiguration(f"resource {self.resource!r}: unbalanced braces in the guard {self.template!r}")
+        try:
+            self.filled(dict.fromkeys(self.columns, "x"), "x")
+        except InvalidInput as error:  # else it would be found out by every call, and no key could ever be written
+            why = error.detail.partition(": ")[2]
+            raise UnsafeConfiguration(
+                f"resource {self.resource!r}: the guard {self.template[:64]!r} is no lock key: {why}"
+            ) from None
 
     @property
     def covers_all(self) -> bool:

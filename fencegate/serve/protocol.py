@@ -11,6 +11,8 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from fencegate.core.errors import InvalidRequest
+from fencegate.web import problem
 from fencegate.web.asgi import ABORT, Headers, Reply, answered
 
 Hot = Callable[[bytes, bytes], Awaitable[Reply] | None]
@@ -34,6 +36,8 @@ _WRITE_HEAD = re.compile(
 )
 # Whatever changes where a message ends, or what becomes of the connection, is not plain.
 _NOT_PLAIN = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"te", b"trailer"})
+
+_REFUSED = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
 
 
 def plain_post(data: bytes) -> tuple[bytes, bytes] | None:
@@ -109,7 +113,7 @@ class ShortWayProtocol(HttpToolsProtocol):
         if self._in_head:
             if len(self.headers) == MAX_HEADERS:
                 raise ValueError("too many headers")  # uvicorn answers 400, and closes
-            super().on_header(name, value)
+            super().on_header(name, value.strip(b" \t"))  # the parser leaves the blanks behind it
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -172,7 +176,10 @@ class ShortWayProtocol(HttpToolsProtocol):
                 return
             self._refused = self.cycle.scope
             self.cycle.disconnected = True
-        super().send_400_response(msg)
+        _, body, _ = problem(InvalidRequest(msg))
+        headers = b"".join(b"%b: %b\r\n" % header for header in [*self.server_state.default_headers, *_REFUSED])
+        self.transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (STATUS_LINE[400], headers, len(body), body))
+        self.transport.close()
 
     async def _unless_refused(self, scope: Any, receive: Any, send: Any) -> None:
         if scope is not self._refused:

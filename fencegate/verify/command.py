@@ -85,7 +85,7 @@ class Came:
 
     @property
     def proved(self) -> bool:
-        """Each part shows by itself that without the check updates are lost; what is not on this machine is no part."""
+        """Each part shows that without the check stale writes get in; what is not on this machine is no part."""
         parts = [each for each in self.outcomes if not each.missing]
         real = self.campaign is None or (bool(parts) and all(each.proved for each in parts))
         return self.ok and real and (self.simulated is None or self.simulated.proved)
@@ -99,8 +99,8 @@ class Came:
         if not self.proved:
             parts = [each for each in self.outcomes if not each.missing and not each.proved]
             why = "; ".join(f"{each.name}: {each.why_not}" for each in parts)
-            return why or "proves nothing: without the check no update was lost either"
-        return "every promise was kept, and without the check updates were lost"
+            return why or "proves nothing: without the check no stale write got in either"
+        return "every promise was kept, and without the check stale writes got in"
 
 
 def run(wanted: Wanted) -> int:

@@ -176,7 +176,10 @@ def _parsed(verb: bytes, raw_key: bytes | None, content: bytes) -> tuple[str, Bo
     """The lock key, from the path or (None) from the body; and the rest of the body."""
     data = _json(content)
     if raw_key is not None:
-        return decode_name(raw_key, "lockKey"), convert_value(data, _BODIES[verb])
+        lock_key = decode_name(raw_key, "lockKey")
+        if data.pop("lockKey", lock_key) != lock_key:
+            raise InvalidInput("lockKey", "is not the one that the path names")
+        return lock_key, convert_value(data, _BODIES[verb])
     lock_key = data.pop("lockKey", None)
     if not isinstance(lock_key, str):
         raise InvalidInput("lockKey", "must be given, as a string")

@@ -167,6 +167,14 @@ def test_how_many_processes_sweep_changes_nothing() -> None:
     assert seen[-1] == 24
 
 
+def test_a_sweep_that_has_shown_nothing_in_its_time_goes_on() -> None:
+    """A few runs may all be harmless without the check, and would prove nothing with it."""
+    tally = sweep(1, seconds=0.0, jobs=1)
+    assert tally.unfenced.is_broken
+    assert not tally.failures
+    assert tally.runs > 1
+
+
 def test_a_sweep_that_is_interrupted_says_what_it_saw_and_leaves_nobody_behind() -> None:
     program = (
         "from fencegate.verify.sim.sweep import sweep\n"

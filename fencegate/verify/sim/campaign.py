@@ -25,6 +25,11 @@ class Arm:
     lost_updates: int = 0
     runs: int = 0
 
+    @property
+    def is_broken(self) -> bool:
+        """Of the arm without the check: whether it shows what the check is for."""
+        return self.stale_accepted > 0 or self.lost_updates > 0
+
     def add(self, other: "Arm") -> None:
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
