@@ -108,6 +108,10 @@ def test_a_thread_that_waits_for_ever_does_not_keep_a_process_that_is_to_end() -
     assert (ended.returncode, "stood still" in ended.stderr) == (0, True), ended.stderr
 
 
+def test_the_data_folder_is_for_its_owner_alone(command: Command, tmp_path: Path) -> None:
+    assert (tmp_path / ".fencegate").stat().st_mode & 0o777 == 0o700  # there are lockTokens in it
+
+
 def test_what_was_granted_is_held_after_a_restart_and_tokens_go_on(command: Command, tmp_path: Path) -> None:
     with httpx.Client(base_url=command.url, timeout=30) as http:
         first = http.post("/v1/locks/a/acquire", json={"ownerId": "holder", "ttlMillis": 600_000}).json()

@@ -142,6 +142,6 @@ def _make(folder: Path | None) -> None:
     """The lock store makes it too, but may be elsewhere."""
     if folder is not None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise UnsafeConfiguration(f"data: {folder} can't be made ({error.strerror}); give another --data") from None

@@ -334,7 +334,7 @@ def _line(key: str) -> tuple[int, int, str]:
 def _open(path: Path, wait_s: float) -> sqlite3.Connection:
     """Open the file for this process alone, and make sure that a commit is on disk when it returns."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds lockTokens
         db = sqlite3.connect(
             path, isolation_level=None, check_same_thread=False, timeout=wait_s, cached_statements=1024
         )
