@@ -53,8 +53,8 @@ async def force_release(connection: Connection, lock_key: str, reason: str, grac
         return await within(transport.force_release(lock_key, body), connection.timeout_s)
     except OutcomeUnknown:
         raise OutcomeUnknown(
-            f"it is not known whether {lock_key!r} was taken away: look who holds it before you force it again, for by"
-            " then it may be another's"
+            f"the lock service did not say whether {lock_key!r} was taken away: look who holds it before you force it"
+            " again, for by then it may be another's"
         ) from None
 
 
