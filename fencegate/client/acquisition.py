@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from typing import Generic, TypeVar
 
 from fencegate.client.asks import Ask
-from fencegate.client.attempt import pause_s, repeated, repeated_after, worth_repeating
+from fencegate.client.attempt import WORTH_REPEATING, pause_s, repeated, repeated_after, worth_repeating
 from fencegate.client.patience import within
 from fencegate.client.polls import Poll, overlap_ms
 from fencegate.client.release import release
@@ -86,8 +86,6 @@ class Acquisition(Generic[G]):
                     except Exception as error:
                         failed = error
                 last, failed = failed, None
-                if self._next is not None and worth_repeating(last):  # it has been repeated already
-                    continue
                 return await repeated_after(last, lambda: self._poll(transport), self._is_worth_another)
             except LockHeld:
                 now_us = self._answered()
@@ -101,6 +99,9 @@ class Acquisition(Generic[G]):
                     raise
                 self._request_id = self._clock.random_id()
                 hasty += 1
+            except WORTH_REPEATING:
+                if self._next is None:
+                    raise
             if hasty:
                 await asyncio.sleep(pause_s(hasty, self._clock))
 
@@ -211,8 +212,8 @@ class Acquisition(Generic[G]):
         self.doubtful = self._unheard
 
     def _is_worth_another(self, error: Exception) -> bool:
-        if not worth_repeating(error) or isinstance(error, _TooOld):
-            return False
+        if not worth_repeating(error) or isinstance(error, _TooOld) or self._next is not None:
+            return False  # or it has been repeated already
         until_us = self._wait_until_us
         if self.doubtful:
             until_us = max(until_us, self._begun_us + self._timeout_s * 1e6)

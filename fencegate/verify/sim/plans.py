@@ -38,6 +38,7 @@ def plan_of(seed: int) -> Plan:
         direct=chance.choice(DIRECT),
         calls=chance.random() < 0.5,
         judged=chance.random() < 0.5,
+        spread=chance.random() < 0.25,
     )
 
 

@@ -60,6 +60,8 @@ class Plan:
     """Whether the store tells of a commit by a call."""
     judged: bool = False
     """Whether replicas judge by their own clocks what is too late, where the store has none, and don't send it."""
+    spread: bool = False
+    """Whether each request goes to whichever replica, as behind a load balancer, and not to the same as the last."""
     without: tuple[int, ...] = ()
     """Faults that are left out, by number: how a run that fails is made smaller."""
 
@@ -139,7 +141,7 @@ class Stage:
         if self._is_direct:
             opening = partial(opened, self.network, self.store, process, clock, visiting=True)
             return DirectConnection(process, opening, clock)
-        return SimConnection(process, Wire(self.network, self.replicas, process), clock)
+        return SimConnection(process, Wire(self.network, self.replicas, process, spread=self.plan.spread), clock)
 
     def _one_is_done(self) -> None:
         self.world.is_over = all(caller.done for caller in self.callers)
