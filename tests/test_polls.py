@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fencegate import connect
 from fencegate.client.acquisition import Acquisition
 from fencegate.client.asks import OneLock
 from fencegate.client.grant import Grant
@@ -23,6 +24,7 @@ from fencegate.testing.caller import Caller, engines
 from fencegate_lockservice.config import LockSettings
 from fencegate_lockservice.over_store import StoreApi
 from fencegate_lockservice.stores.memory import MemoryStore
+from tests.servers import Server
 
 WAYS = pytest.mark.parametrize("way", [PlainAcquisition, Acquisition])
 """Straight to the engine, and as by REST."""
@@ -164,6 +166,52 @@ async def test_a_grant_that_comes_while_two_polls_stand_is_one_hold(way: type[Ac
             assert record.queue == ()
             await let_go(engine, grant.lock_token)
             assert not (await engine.look("k")).holds
+
+
+class Counter:
+    """A way to a real server that knows when each poll was under way, and when it was answered."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.begun: list[float] = []
+        self.answered: list[float] = []
+        self.most_at_once = 0
+
+    async def pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+
+        async def requests() -> None:
+            while data := await reader.read(65536):
+                if b"waitMillis" in data:
+                    self.begun.append(SYSTEM.monotonic_us() / 1e6)
+                    self.most_at_once = max(self.most_at_once, len(self.begun) - len(self.answered))
+                back.write(data)
+
+        async def answers() -> None:
+            while data := await there.read(65536):
+                self.answered.append(SYSTEM.monotonic_us() / 1e6)
+                writer.write(data)
+
+        tasks = [asyncio.create_task(requests()), asyncio.create_task(answers())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        back.close()
+        writer.close()
+
+
+async def test_over_http_the_next_poll_is_sent_before_the_last_is_answered_and_there_are_two_at_most(
+    server: Server,
+) -> None:
+    counter = Counter(int(server.url.rpartition(":")[2]))
+    listener = await asyncio.start_server(counter.pass_on, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    async with listener, connect(server.url) as holder, connect(url) as waiter, holder.hold("polls:http", ttl=60):
+        with pytest.raises(LockHeld):
+            await waiter.hold("polls:http", ttl=6, wait=5).acquire()
+    assert len(counter.begun) >= 3
+    assert all(later < earlier for later, earlier in zip(counter.begun[1:], counter.answered, strict=False))
+    assert counter.most_at_once == 2
 
 
 def test_polls_overlap_by_a_quarter_and_by_a_second_at_most() -> None:
