@@ -217,6 +217,32 @@ def test_a_second_poll_that_fails_leaves_a_doubt_only_where_it_may_have_been_hea
     played(act)
 
 
+@pytest.mark.parametrize("way", [Acquisition, PlainAcquisition])
+def test_where_a_record_has_no_room_for_a_second_poll_the_wait_goes_on_with_one(way: type[Acquisition[Any]]) -> None:
+    async def act(scene: Scene) -> None:
+        lock_token = await held(scene)
+        asked = scene.asks(60, way)
+        await asyncio.sleep(9.5 * POLL_S)  # a record remembers its last commits, up to a number
+        while await scene.polls_there() != 1:
+            await asyncio.sleep(0.001)
+        found = await scene.store.load([lock_entry("k")])
+        scene.engine._lanes._max_value = len(found[lock_entry("k")].value) + 4
+        alone = [await scene.polls_there()]
+        for _ in range(100):
+            await asyncio.sleep(POLL_S / 20)
+            alone.append(await scene.polls_there())
+        assert set(alone) <= {0, 1}
+        assert sum(alone) > 85  # none for a moment, since a poll that leaves takes two calls to the store
+        while await scene.polls_there() != 1:
+            await asyncio.sleep(0.001)
+        await scene.let_go(lock_token)
+        began_s = scene.seconds()
+        await asked
+        assert scene.seconds() - began_s < A_LITTLE_S
+
+    played(act)
+
+
 def test_a_wait_that_goes_well_to_its_end_leaves_no_doubt() -> None:
     async def act(scene: Scene) -> None:
         await held(scene)
