@@ -360,6 +360,21 @@ def test_when_two_polls_fail_the_third_is_not_kept_waiting_either() -> None:
     played(act)
 
 
+def test_when_somebody_cancels_the_second_poll_the_wait_goes_on() -> None:
+    async def act(scene: Scene) -> None:
+        lock_token = await held(scene)
+        asked = scene.asks(60)
+        await asyncio.sleep(SECOND_S + A_LITTLE_S)
+        second = scene.acquisition._next
+        assert second is not None
+        second.answer.cancel()
+        await asyncio.sleep(2 * POLL_S)
+        await scene.let_go(lock_token)
+        await asked
+
+    played(act)
+
+
 def test_a_refusal_for_good_while_the_second_poll_stands_leaves_a_doubt() -> None:
     async def act(scene: Scene) -> None:
         await held(scene)

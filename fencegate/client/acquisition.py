@@ -99,9 +99,10 @@ class Acquisition(Generic[G]):
                     raise
                 self._request_id = self._clock.random_id()
                 hasty += 1
-            except WORTH_REPEATING:
+            except WORTH_REPEATING:  # it has been repeated already, if the next one is under way
                 if self._next is None:
                     raise
+                continue
             if hasty:
                 await asyncio.sleep(pause_s(hasty, self._clock))
 
@@ -213,7 +214,7 @@ class Acquisition(Generic[G]):
 
     def _is_worth_another(self, error: Exception) -> bool:
         if not worth_repeating(error) or isinstance(error, _TooOld) or self._next is not None:
-            return False  # or it has been repeated already
+            return False
         until_us = self._wait_until_us
         if self.doubtful:
             until_us = max(until_us, self._begun_us + self._timeout_s * 1e6)

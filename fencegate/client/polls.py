@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from fencegate.core.errors import OutcomeUnknown
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -20,8 +22,8 @@ class Poll(Generic[G]):
     answer: "asyncio.Task[G]"
 
     def error(self) -> BaseException | None:
-        """What it failed with, if it is over and did; asked for, so that asyncio does not tell of it."""
-        return None if self.answer.cancelled() else self.answer.exception()
+        """What it failed with, if it did, once it is over; asked for, so that asyncio does not tell of it."""
+        return OutcomeUnknown("a poll was cancelled") if self.answer.cancelled() else self.answer.exception()
 
 
 def overlap_ms(poll_ms: int) -> int:
