@@ -29,6 +29,8 @@ SETTLED_US = 10_000_000
 """How long after the last fault a lease, a place or an offer of before may still be in the way: a process that was
 paused for 5 s goes on, and what it held runs out."""
 BAD_WEATHER = Weather(lost=0.05, unheard=0.03, late=0.02, twice=0.01)
+LATE_WEATHER = replace(BAD_WEATHER, late=0.15)
+"""Where replicas judge what is too late: what was sent, and comes later still, is what that is about."""
 CLOCKS_APART_US = 50_000
 CLOCKS_FAR_APART_US = 3_000_000
 """Where leases end by being watched, clocks need not agree."""
@@ -101,7 +103,8 @@ class Stage:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.world = World(f"{plan.seed}")
-        self.network = Network(self.world, BAD_WEATHER if "messages" in plan.faults else CALM)
+        weather = LATE_WEATHER if plan.judged and not plan.clock else BAD_WEATHER
+        self.network = Network(self.world, weather if "messages" in plan.faults else CALM)
         self.store = StoreServer(self.world, clock=plan.clock, calls=plan.calls, judged=plan.judged)
         self.resource = ResourceServer(fenced=plan.fenced)
         self.history = History(in_turn=not plan.faults)
