@@ -102,8 +102,7 @@ async def test_waiters_get_the_lock_in_the_order_in_which_they_came(locks: Locks
 
     async def wait_for_turn(number: int) -> None:
         client = locks if number % 2 else rival
-        # One long poll each: who is between two polls at that moment keeps the place, but lets the next one go first.
-        async with client.hold(key, ttl=300, wait=100) as lease:
+        async with client.hold(key, ttl=30, wait=100) as lease:
             order.append(number)
             tokens.append(lease.token)
 

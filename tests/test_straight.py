@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from fencegate.client.acquisition import PlainAcquisition
 from fencegate.client.asks import OneLock
+from fencegate.client.plain import PlainAcquisition
 from fencegate.client.terms import wish_for_one
 from fencegate.clock import SYSTEM, ManualClock
 from fencegate.core.commands import Release

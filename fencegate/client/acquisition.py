@@ -2,6 +2,9 @@
 
 A wait is made of polls of at most a third of the TTL, all with one requestId, so that the place in the queue is kept
 and a grant whose answer was lost is found again. The lease counts from the start of the poll that brought it.
+
+They overlap: between two polls nobody would stand at the place for a moment, and a lock that came free in that moment
+would go to the next in the queue. So the next one is begun before the last one ends, and stands beside it.
 """
 
 import asyncio
@@ -9,15 +12,14 @@ import math
 from collections.abc import Awaitable
 from typing import Generic, TypeVar
 
-from fencegate.client.asks import Ask, OneLock
+from fencegate.client.asks import Ask
 from fencegate.client.attempt import WORTH_REPEATING, pause_s, repeated, repeated_after, worth_repeating
-from fencegate.client.grant import Grant, granted_here
 from fencegate.client.patience import within
+from fencegate.client.polls import Poll, overlap_ms
 from fencegate.client.release import release
-from fencegate.client.transport import Json, Straight, Transport
+from fencegate.client.transport import Json, Transport
 from fencegate.clock import Clock
 from fencegate.core.errors import FencegateError, LockExpired, LockHeld, OutcomeUnknown, ShuttingDown
-from fencegate.core.model import Hold
 
 G = TypeVar("G")
 
@@ -57,11 +59,24 @@ class Acquisition(Generic[G]):
         self._polled_us = now_us
         """The start of the last one."""
 
-    async def run(self, transport: Transport) -> G:
-        return await self._run(transport, None)
+    _unheard = False
+    """Whether an earlier poll ended without a word of what came of it."""
+    _next: Poll[G] | None = None
+    """The poll that was begun before the one under way has ended."""
+    _patience: asyncio.Timeout | None = None
+    """With the one under way: it is over when the next is the first to be answered."""
+
+    async def run(self, transport: Transport, failed: Exception | None = None) -> G:
+        """To the end; when the first poll was made already, from what it `failed` with."""
+        try:
+            return await self._run(transport, failed)
+        except BaseException:
+            self.doubtful = self.doubtful or self._next is not None
+            raise
+        finally:
+            self._drop_next()
 
     async def _run(self, transport: Transport, failed: Exception | None) -> G:
-        """To the end; when the first poll was made already, from what it `failed` with."""
         hasty = 0
         while True:
             try:
@@ -74,15 +89,20 @@ class Acquisition(Generic[G]):
                 return await repeated_after(last, lambda: self._poll(transport), self._is_worth_another)
             except LockHeld:
                 now_us = self._answered()
-                if now_us >= self._wait_until_us:
+                if now_us >= self._wait_until_us and self._next is None:
                     raise
                 was_hasty = now_us - self._polled_us < self._poll_ms(self._polled_us) * 500
                 hasty = hasty + 1 if was_hasty else 0
             except LockExpired:  # an earlier attempt got the lock, and its lease ended before we heard of it
+                self._drop_next()
                 if self._wish.request_id is not None or self._answered() >= self._wait_until_us:
                     raise
                 self._request_id = self._clock.random_id()
                 hasty += 1
+            except WORTH_REPEATING:  # it has been repeated already, if the next one is under way
+                if self._next is None:
+                    raise
+                continue
             if hasty:
                 await asyncio.sleep(pause_s(hasty, self._clock))
 
@@ -110,34 +130,90 @@ class Acquisition(Generic[G]):
                 pass
             return
 
+    # --- polls ---
+
     async def _poll(self, transport: Transport) -> G:
-        """One request, and what its answer says of what may be left behind."""
-        self._polled_us = started_us = self._clock.monotonic_us()
-        if started_us >= self._repeatable_until_us:
-            raise _TooOld("the request is too old to be repeated safely; acquire anew")
-        poll_ms = self._poll_ms(started_us) if self._wish.wait_s else 0
-        in_doubt_before, self.doubtful = self.doubtful, True
-        if not in_doubt_before:
+        """One request, or the one that was begun already, and what its answer says of what may be left behind."""
+        poll, self._next = self._next, None
+        started_us, poll_ms = self._begun() if poll is None else (poll.started_us, poll.ms)
+        self._polled_us = started_us
+        self.doubtful = True
+        if not self._unheard:
             self._since_us = started_us
+        answer = self._send(transport, poll_ms, started_us) if poll is None else poll.answer
         try:
-            return await self._send(transport, poll_ms, started_us)
+            return await (self._overlapped(transport, answer) if self._comes_back(started_us, poll_ms) else answer)
         except FencegateError as error:
-            self._refused(error, poll_ms, in_doubt_before)
+            self._refused(error, poll_ms)
             raise
 
-    def _refused(self, error: FencegateError, poll_ms: int, in_doubt_before: bool) -> None:
+    async def _overlapped(self, transport: Transport, answer: Awaitable[G]) -> G:
+        """The answer of a poll, with the next one begun before it ends; or of that one, if it is the first to come."""
+        timer = self._begin_in_time(transport)
+        try:
+            async with asyncio.timeout(None) as self._patience:
+                return await answer
+        except TimeoutError:
+            poll, self._next = self._next, None
+            if poll is None:
+                raise
+        finally:
+            self._patience = None
+            timer.cancel()
+        # It was asked later, so the other's answer would be older news; but that one may have been granted it since.
+        self._unheard = True
+        self._polled_us = poll.started_us
+        return await poll.answer
+
+    def _begin_in_time(self, transport: Transport) -> asyncio.TimerHandle:
+        """Have the next poll begun before the one that began last ends."""
+        poll_ms = self._poll_ms(self._polled_us)
+        left_us = self._polled_us + (poll_ms - overlap_ms(poll_ms)) * 1000 - self._clock.monotonic_us()
+        return asyncio.get_running_loop().call_later(left_us / 1e6, self._begin_next, transport)
+
+    def _begin_next(self, transport: Transport) -> None:
+        try:
+            started_us, poll_ms = self._begun()
+        except _TooOld:  # unless the one under way is answered
+            return
+        if poll_ms:
+            answer = asyncio.get_running_loop().create_task(self._send(transport, poll_ms, started_us))
+            self._next = poll = Poll(started_us, poll_ms, answer)
+            answer.add_done_callback(lambda _: self._heard_of(poll))
+
+    def _heard_of(self, poll: Poll[G]) -> None:
+        error = poll.error()
+        if poll is not self._next:  # it was dropped, or is the one under way by now
+            return
+        if error is not None and worth_repeating(error):  # as if it had not begun: the other stands there still
+            self._next = None
+            self._unheard = self._unheard or _is_unheard(error, poll.ms)
+        elif self._patience is not None:
+            self._patience.reschedule(0)
+
+    def _drop_next(self) -> None:
+        poll, self._next = self._next, None
+        if poll is not None:
+            poll.answer.cancel()
+
+    def _begun(self) -> tuple[int, int]:
+        """When a poll that is sent now begins, and how long it waits."""
+        started_us = self._clock.monotonic_us()
+        if started_us >= self._repeatable_until_us:
+            raise _TooOld("the request is too old to be repeated safely; acquire anew")
+        return started_us, self._poll_ms(started_us) if self._wish.wait_s else 0
+
+    def _comes_back(self, started_us: int, poll_ms: int) -> bool:
+        """Whether there is time for another poll after one that began then."""
+        return self._wait_until_us - started_us > poll_ms * 1000
+
+    def _refused(self, error: FencegateError, poll_ms: int) -> None:
         """Know what a poll that brought nothing may have left behind."""
-        if isinstance(error, LockExpired):
-            self.doubtful = False
-        elif isinstance(error, WORTH_REPEATING):
-            # A waiter who is sent away may have been granted the lock at that very moment.
-            sent_away = isinstance(error, ShuttingDown) and poll_ms > 0
-            self.doubtful = in_doubt_before or sent_away or isinstance(error, OutcomeUnknown)
-        else:
-            self.doubtful = in_doubt_before
+        self._unheard = not isinstance(error, LockExpired) and (self._unheard or _is_unheard(error, poll_ms))
+        self.doubtful = self._unheard
 
     def _is_worth_another(self, error: Exception) -> bool:
-        if not worth_repeating(error) or isinstance(error, _TooOld):
+        if not worth_repeating(error) or isinstance(error, _TooOld) or self._next is not None:
             return False
         until_us = self._wait_until_us
         if self.doubtful:
@@ -164,41 +240,7 @@ class Acquisition(Generic[G]):
         return now_us
 
 
-class PlainAcquisition(Acquisition[Grant]):
-    """An acquire of one lock on plain terms: where the engine is in this process, it is asked without a body."""
-
-    _ask: OneLock
-
-    async def run(self, transport: Transport) -> Grant:
-        lock_key = self._ask.lock_key
-        straight = transport.straight(lock_key)
-        if straight is None or not self._fresh:
-            return await self._run(transport, None)
-        # Not from when it was made: to open the store may have taken longer than a lease lasts.
-        started_us = self._polled_us = self._clock.monotonic_us()
-        poll_ms = self._poll_ms(started_us) if self._wish.wait_s else 0
-        self.doubtful = True
-        try:
-            hold = await self._ask_straight(straight, poll_ms)
-        except FencegateError as error:
-            self._refused(error, poll_ms, False)
-            failed = error
-        else:  # nobody knew of this request before, so the hold can't have begun before it left
-            return granted_here(lock_key, hold, (hold.expires_us - hold.granted_us) // 1000, started_us)
-        return await self._run(transport, failed)
-
-    async def _send(self, transport: Transport, poll_ms: int, started_us: int) -> Grant:
-        lock_key = self._ask.lock_key
-        straight = transport.straight(lock_key)
-        if straight is None:
-            return await super()._send(transport, poll_ms, started_us)
-        hold = await self._ask_straight(straight, poll_ms)
-        return granted_here(lock_key, hold, straight.remaining_ms(hold), started_us)
-
-    def _ask_straight(self, straight: Straight, poll_ms: int) -> Awaitable[Hold]:
-        fresh, self._fresh = self._fresh, False
-        wish = self._wish
-        owner_id = wish.owner_id or self._owner_id
-        return straight.acquire(
-            self._ask.lock_key, owner_id, wish.ttl_ms, self._request_id, poll_ms, fresh, self._timeout_s
-        )
+def _is_unheard(error: BaseException, poll_ms: int) -> bool:
+    """Whether a poll that failed so may have been given the lock."""
+    # A waiter who is sent away may have been granted the lock at that very moment.
+    return isinstance(error, OutcomeUnknown) or (isinstance(error, ShuttingDown) and poll_ms > 0)

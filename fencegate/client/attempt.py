@@ -78,7 +78,7 @@ async def repeated_after(
     return await retrying(again, after_a_pause)
 
 
-def worth_repeating(error: Exception) -> bool:
+def worth_repeating(error: BaseException) -> bool:
     return isinstance(error, WORTH_REPEATING)
 
 

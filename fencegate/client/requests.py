@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from fencegate.client.acquisition import Acquisition, PlainAcquisition
+from fencegate.client.acquisition import Acquisition
 from fencegate.client.asks import LockChoice, OneLock, SeveralLocks, chosen
 from fencegate.client.attachment import Attachment, import_grant
 from fencegate.client.connection import Connection
@@ -10,6 +10,7 @@ from fencegate.client.duration import ttl_millis
 from fencegate.client.grant import Grant
 from fencegate.client.group import Grants
 from fencegate.client.holding import Request
+from fencegate.client.plain import PlainAcquisition
 from fencegate.client.session import Opened, Opening
 from fencegate.client.terms import GroupTerms, Terms, Wish, wish_for_one, wish_for_several
 from fencegate.core.names import check_lock_key, check_text

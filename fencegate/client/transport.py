@@ -1,7 +1,7 @@
 """How a client reaches the lock service: over HTTP, or through an engine in this very process."""
 
 import re
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -20,10 +20,18 @@ class Straight(Protocol):
     """Plain locks of an engine in this process, without the bodies and answers of REST. See `Transport`."""
 
     def acquire(
-        self, lock_key: str, owner_id: str, ttl_ms: int, request_id: str, wait_ms: int, fresh: bool, limit_s: float
+        self,
+        lock_key: str,
+        owner_id: str,
+        ttl_ms: int,
+        request_id: str,
+        wait_ms: int,
+        fresh: bool,
+        limit_s: float,
+        standing: Callable[[], None] | None = None,
     ) -> Coroutine[Any, Any, Hold]:
         """`fresh`: the request id was made for this call, which is its first. OutcomeUnknown when it takes longer than
-        `limit_s` beside the waiting."""
+        `limit_s` beside the waiting. `standing` is called when it begins to wait."""
 
     def release(self, lock_key: str, lock_token: str, owner_id: str, limit_s: float) -> Coroutine[Any, Any, None]: ...
 

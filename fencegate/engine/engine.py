@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -113,13 +113,23 @@ class Engine(Looking):
             raise outcome.error
         return outcome
 
-    async def acquire(self, command: Acquire, wait_us: int = 0, keep_us: int = 0, limit_s: float = 0) -> Hold:
+    async def acquire(
+        self,
+        command: Acquire,
+        wait_us: int = 0,
+        keep_us: int = 0,
+        limit_s: float = 0,
+        standing: Callable[[], None] | None = None,
+    ) -> Hold:
         """The lock, at once or within `wait_us`. A wait that ends without it keeps its place for `keep_us`. With a
-        `limit_s`, it is OutcomeUnknown when the store takes longer than that, beside the waiting."""
+        `limit_s`, it is OutcomeUnknown when the store takes longer than that, beside the waiting. `standing` is called
+        when it has to wait, or may have to."""
         if command.wait and command.wait_us != wait_us:
             command = replace(command, wait_us=wait_us)
         if command.who.special is None and (not command.wait or "/" not in command.lock_key):
-            return await self.acquire_plainly(command, wait_us, keep_us, limit_s)
+            return await self.acquire_plainly(command, wait_us, keep_us, limit_s, standing)
+        if standing is not None:
+            standing()
         getting = self._acquire(command, wait_us if command.wait else 0, keep_us if command.wait else 0)
         granted = await (_within(getting, wait_us / 1e6 + limit_s) if limit_s else getting)
         if isinstance(granted, Granted):
@@ -169,7 +179,9 @@ class Engine(Looking):
 
     # --- waiting ---
 
-    async def acquire_plainly(self, command: Acquire, wait_us: int, keep_us: int, limit_s: float) -> Hold:
+    async def acquire_plainly(
+        self, command: Acquire, wait_us: int, keep_us: int, limit_s: float, standing: Callable[[], None] | None = None
+    ) -> Hold:
         """`acquire` of a plain lock that nobody waits for below another: what waiting takes is made when there is
         somebody to wait for."""
         settled, stands = False, command.wait
@@ -186,8 +198,10 @@ class Engine(Looking):
             else:
                 outcome = await asked
             if type(outcome) is Queued:
-                standing = self._stand_there(command, deadline_us, keep_us)
-                outcome = await (_within(standing, wait_us / 1e6 + limit_s) if limit_s else standing)
+                if standing is not None:
+                    standing()
+                waiting = self._stand_there(command, deadline_us, keep_us)
+                outcome = await (_within(waiting, wait_us / 1e6 + limit_s) if limit_s else waiting)
             settled = type(outcome) is not Refused or is_final(outcome.error)
             if type(outcome) is Granted:
                 return outcome.hold

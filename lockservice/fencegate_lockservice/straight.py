@@ -4,7 +4,7 @@ JSON-shaped bodies and answers are for HTTP. Making, checking and reading them c
 than the state machine and the commit do.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fencegate.core.commands import Release
@@ -24,13 +24,21 @@ class Straight:
         self._asking = asking
 
     def acquire(
-        self, lock_key: str, owner_id: str, ttl_ms: int, request_id: str, wait_ms: int, fresh: bool, limit_s: float
+        self,
+        lock_key: str,
+        owner_id: str,
+        ttl_ms: int,
+        request_id: str,
+        wait_ms: int,
+        fresh: bool,
+        limit_s: float,
+        standing: Callable[[], None] | None = None,
     ) -> Coroutine[Any, Any, Hold]:
-        """`fresh`: the request id was made for this call, which is its first."""
+        """`fresh`: the request id was made for this call, which is its first. `standing` is called when it waits."""
         command = self._asking.plain(lock_key, owner_id, ttl_ms, request_id, wait_ms, fresh)
         if command.who.special is not None or "/" in lock_key:
-            return self._engine.acquire(command, wait_ms * 1000, KEEP_PLACE_US, limit_s)
-        return self._engine.acquire_plainly(command, wait_ms * 1000, KEEP_PLACE_US, limit_s)
+            return self._engine.acquire(command, wait_ms * 1000, KEEP_PLACE_US, limit_s, standing)
+        return self._engine.acquire_plainly(command, wait_ms * 1000, KEEP_PLACE_US, limit_s, standing)
 
     def release(self, lock_key: str, lock_token: str, owner_id: str, limit_s: float) -> Coroutine[Any, Any, None]:
         return self._engine.release(Release(lock_key, lock_token, owner_id), limit_s)

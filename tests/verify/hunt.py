@@ -54,6 +54,8 @@ COULD_SHOW: dict[str, Callable[[Plan], bool]] = {
     "too late by our own clock taken for never": lambda plan: plan.judged and not plan.clock,
     "last come, first served": lambda plan: not plan.faults,
     "a queue that forgets": lambda plan: not plan.faults,
+    "nobody there between two polls": lambda plan: not plan.faults,
+    "a poll that takes the next along": lambda plan: not plan.faults,
     "counted from an answer of its own process": lambda plan: plan.direct != "nobody",
 }
 """Plans in which some of them can show at all, so that a search need not play the others."""

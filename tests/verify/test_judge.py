@@ -132,15 +132,32 @@ class TestWaiting:
         assert found(History(holds=busy, in_vain=[InVain("b", A, 0, 11 * second)], calm_from_us=0)) == ["I6"]
         assert not judge(History(holds=busy, in_vain=[InVain("b", A, 0, 11 * second)]))
 
-    def test_nobody_is_overtaken_again_and_again(self) -> None:
+    def test_nobody_is_overtaken(self) -> None:
         second = 1_000_000
-        later = [
-            Hold("b", A, number, number * second, number * second + 1, number * second + 2) for number in range(1, 6)
-        ]
-        waits = [InVain("a", A, 0, 6 * second)]
-        assert found(History(holds=later, in_vain=waits, in_turn=True)) == ["I6"]
-        assert not judge(History(holds=later[:3], in_vain=waits, in_turn=True))
-        assert not judge(History(holds=later, in_vain=waits))
+        first, later = Hold("a", A, 1, 0, 1, 2 * second), Hold("b", A, 2, second, 2 * second, 3 * second)
+        in_vain, waited = InVain("c", A, 0, 4 * second), Hold("c", A, 3, 0, 3 * second, 4 * second)
+        assert found(History(holds=[first, later], in_vain=[in_vain], in_turn=True)) == ["I6"]
+        assert found(History(holds=[first, later, waited], in_turn=True)) == ["I6"]
+        assert not judge(History(holds=[first, later, waited]))
+
+    def test_who_comes_at_the_same_time_or_when_the_other_leaves_overtakes_nobody(self) -> None:
+        second = 1_000_000
+        first, later = Hold("a", A, 1, 0, 1, 2 * second), Hold("b", A, 2, second, 2 * second, 3 * second)
+        assert not judge(History(holds=[first, later], in_vain=[InVain("c", A, 0, later.granted_us + 9)], in_turn=True))
+        together = replace(later, asked_us=second // 2)
+        assert not judge(History(holds=[first, together], in_vain=[InVain("c", A, 0, 4 * second)], in_turn=True))
+
+    def test_of_readers_who_are_let_in_together_any_may_hear_of_it_first(self) -> None:
+        second = 1_000_000
+        writer = Hold("a", A, 1, 0, 1, 2 * second)
+        late, early = (
+            Hold("b", A, 2, second, 2 * second, 3 * second, shared=True),
+            Hold("c", A, 2, 0, 2 * second + 9, 3 * second, shared=True),
+        )
+        assert not judge(History(holds=[writer, late, early], in_turn=True))
+        of_another_group = replace(late, token=3, asked_us=4 * second, granted_us=5 * second)
+        waiting = Hold("d", A, 4, 3 * second, 5 * second + 9, 6 * second)
+        assert "I6" in found(History(holds=[of_another_group, waiting], in_turn=True))
 
     def test_where_nothing_goes_wrong_a_lock_that_comes_free_is_had_at_once(self) -> None:
         second = 1_000_000

@@ -153,5 +153,7 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
         yield plan.but(calls=False)
     if plan.judged:
         yield plan.but(judged=False)
+    if plan.spread:
+        yield plan.but(spread=False)
     if not plan.clock:
         yield plan.but(clock=True)

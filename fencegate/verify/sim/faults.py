@@ -21,6 +21,7 @@ FEWEST = 2
 LIES_IN_WAIT = 0.6
 """How many of the faults that can do so wait for the moment at which they do most harm."""
 PAUSES_US = (300_000, 2_000_000, 2_000_000, 5_000_000)
+CLAIMED_FOR_US = 5_000_000
 
 
 T = TypeVar("T")
@@ -75,11 +76,16 @@ class Faults:
         self._stage.network.weather = CALM
         self._stage.network.cut.clear()
         self._stage.snares.clear()
+        self._stage.store.snares.clear()
 
     def pause(self, chance: Dice) -> None:
-        """Somebody is paused: whoever has read next and will write, who holds a lock, or anybody."""
+        """Somebody is paused: whoever has read next and will write, who holds a lock, or anybody; where callers have an
+        engine of their own, also whoever commits the next grant, before it hears of that."""
         for_us = chance.choice(PAUSES_US)
         if chance.random() < LIES_IN_WAIT:
+            if self._stage.plan.direct != "nobody" and chance.random() < 0.5:
+                self._stage.store.snares.append(lambda process: self._pause(process, for_us))
+                return
             self._stage.snares.append(lambda caller: self._pause(caller.process, for_us))
             return
         holding = [caller.process for caller in self._stage.callers if caller.holding]
@@ -131,16 +137,19 @@ class Faults:
         self._say("the store can't say what changed lately")
 
     def restart(self, chance: Dice) -> None:
-        """The resource restarts: now, or when somebody has read and will write, while another is paused who may too."""
+        """The resource restarts: now, or when somebody has read and will write, while another is paused who may too.
+        (Who has only claimed is paused then, so that the other comes first.)"""
         if chance.random() < LIES_IN_WAIT:
             self._stage.snares.append(self._restart_if_it_matters)
         else:
             self._restart()
 
-    def _restart_if_it_matters(self, _caller: "Caller") -> bool:
+    def _restart_if_it_matters(self, caller: "Caller") -> bool:
         matters = any(other.process.paused_until_us > self._world.now_us for other in self._stage.callers)
         if matters:
             self._restart()
+            if self._stage.plan.claims:
+                self._pause(caller.process, CLAIMED_FOR_US)
         return matters
 
     def _restart(self) -> None:

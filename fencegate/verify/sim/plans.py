@@ -24,7 +24,7 @@ def plan_of(seed: int) -> Plan:
         kinds = ()
     workload = chance.choice(tuple(WORKLOADS))
     claims = chance.random() < 0.25
-    return Plan(
+    plan = Plan(
         seed,
         callers=chance.choice((2, 3, 3, 4)) if kinds else 4,
         replicas=chance.choice((1, 2, 2, 3)),
@@ -38,7 +38,11 @@ def plan_of(seed: int) -> Plan:
         direct=chance.choice(DIRECT),
         calls=chance.random() < 0.5,
         judged=chance.random() < 0.5,
+        spread=chance.random() < 0.25,
     )
+    if kinds and plan.judged and not plan.clock and chance.random() < 0.5:
+        return plan.but(callers=2)  # what lands late is found where nobody has changed the lock meanwhile
+    return plan
 
 
 def plans(first_seed: int) -> Iterator[Plan]:

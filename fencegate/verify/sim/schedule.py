@@ -29,6 +29,8 @@ SETTLED_US = 10_000_000
 """How long after the last fault a lease, a place or an offer of before may still be in the way: a process that was
 paused for 5 s goes on, and what it held runs out."""
 BAD_WEATHER = Weather(lost=0.05, unheard=0.03, late=0.02, twice=0.01)
+LATE_WEATHER = replace(BAD_WEATHER, late=0.15)
+"""Where replicas judge what is too late: what was sent, and comes later still, is what that is about."""
 CLOCKS_APART_US = 50_000
 CLOCKS_FAR_APART_US = 3_000_000
 """Where leases end by being watched, clocks need not agree."""
@@ -60,6 +62,8 @@ class Plan:
     """Whether the store tells of a commit by a call."""
     judged: bool = False
     """Whether replicas judge by their own clocks what is too late, where the store has none, and don't send it."""
+    spread: bool = False
+    """Whether each request goes to whichever replica, as behind a load balancer, and not to the same as the last."""
     without: tuple[int, ...] = ()
     """Faults that are left out, by number: how a run that fails is made smaller."""
 
@@ -99,7 +103,8 @@ class Stage:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.world = World(f"{plan.seed}")
-        self.network = Network(self.world, BAD_WEATHER if "messages" in plan.faults else CALM)
+        weather = LATE_WEATHER if plan.judged and not plan.clock else BAD_WEATHER
+        self.network = Network(self.world, weather if "messages" in plan.faults else CALM)
         self.store = StoreServer(self.world, clock=plan.clock, calls=plan.calls, judged=plan.judged)
         self.resource = ResourceServer(fenced=plan.fenced)
         self.history = History(in_turn=not plan.faults)
@@ -139,7 +144,7 @@ class Stage:
         if self._is_direct:
             opening = partial(opened, self.network, self.store, process, clock, visiting=True)
             return DirectConnection(process, opening, clock)
-        return SimConnection(process, Wire(self.network, self.replicas, process), clock)
+        return SimConnection(process, Wire(self.network, self.replicas, process, spread=self.plan.spread), clock)
 
     def _one_is_done(self) -> None:
         self.world.is_over = all(caller.done for caller in self.callers)

@@ -113,13 +113,14 @@ def _cancel(task: "asyncio.Task[Any]") -> None:
 
 
 class Wire:
-    """A transport of the client: to one of the replicas, and to another one when that fails."""
+    """A transport of the client: to one of the replicas, to another when that fails, or (`spread`) to any each time."""
 
-    def __init__(self, network: Network, replicas: list[Replica], process: Process) -> None:
+    def __init__(self, network: Network, replicas: list[Replica], process: Process, *, spread: bool = False) -> None:
         self._network = network
         self._replicas = replicas
         self._process = process
         self._at = network.world.chance.randrange(len(replicas))
+        self._spread = spread
 
     def straight(self, _lock_key: str) -> None:
         return None
@@ -155,6 +156,8 @@ class Wire:
         return
 
     async def _call(self, call: str, *arguments: Any) -> Json:
+        if self._spread:
+            self._at = self._network.world.chance.randrange(len(self._replicas))
         replica = self._replicas[self._at]
         answer: asyncio.Future[Any] = self._process.loop.create_future()
         if not self._network.reach(self._process.name, replica.name):

@@ -57,6 +57,8 @@ class StoreServer:
         self._snapshot: tuple[dict[str, Entry], int, list[LogEntry]] = ({}, 0, [])
         self._snapshot_us = 0
         self.lost_commits = 0
+        self.snares: list[Callable[[Process], bool]] = []
+        """Faults that lie in wait for a process whose commit gave somebody a lock, and that has not heard of it."""
         self._listeners: list[tuple[int, Callable[[News], None]]] = []
 
     def now_us(self) -> int:
@@ -89,6 +91,14 @@ class StoreServer:
         self.revision += 1
         self.log += [LogEntry(self.revision, line, key, event) for line, (key, event) in enumerate(log)]
         self._tell()
+
+    def commit_of(
+        self, process: Process, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int
+    ) -> None:
+        """The same, by this process."""
+        self.commit(changes, log, not_after_us)
+        if self.snares and any(b"acquired" in event for _, event in log) and self.snares[0](process):
+            del self.snares[0]
 
     def _keep_snapshot(self) -> None:
         if self._world.now_us - self._snapshot_us >= SNAPSHOT_EVERY_US:
@@ -163,7 +173,7 @@ class StoreLink:
     async def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> None:
         if self._is_late(not_after_us):
             raise TooLate
-        await self._ask(lambda: self._server.commit(changes, log, not_after_us), writes=True)
+        await self._ask(lambda: self._server.commit_of(self._process, changes, log, not_after_us), writes=True)
 
     def _is_late(self, not_after_us: int) -> bool:
         """By the clock of this process; one that was sent before may be under way still."""
@@ -244,7 +254,7 @@ class CallingLink(StoreLink):
         timer = self._network.ask_then(
             self._process,
             NAME,
-            lambda: (server.now_us(), *_outcome(lambda: server.commit(changes, log, not_after_us))),
+            lambda: (server.now_us(), *_outcome(lambda: server.commit_of(self._process, changes, log, not_after_us))),
             Ambiguous("no answer from the store"),
             heard,
         )

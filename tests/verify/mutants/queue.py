@@ -5,7 +5,9 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from fencegate.core.machine import judging, lock
+from fencegate.client.acquisition import Acquisition
+from fencegate.core.commands import Leave, Outcome
+from fencegate.core.machine import _OF_ONE_LOCK, judging, lock, rules
 from fencegate.core.model import Claimant, LockRecord, Waiter
 from fencegate.core.ports import Interval
 
@@ -51,9 +53,28 @@ def _nobody_is_next() -> Any:
     return patch.multiple(lock.LockTurn, is_next=is_next, hand_over=hand_over)
 
 
+def _nobody_between_polls() -> Any:
+    """A poll of a wait is begun when the last one has ended."""
+    return patch.object(Acquisition, "_comes_back", lambda self, started_us, poll_ms: False)
+
+
+def _a_place_goes_with_a_poll() -> Any:
+    """A poll that ends takes away those that stand beside it."""
+
+    def leave(turn: lock.LockTurn, command: Leave) -> Outcome:
+        waiter = turn.find_waiter(command.request)
+        if waiter is not None and command.attempt in waiter.attempts:
+            turn.put(waiter, replace(waiter, attempts=(command.attempt,)))
+        return rules.leave(turn, command)
+
+    return patch.dict(_OF_ONE_LOCK, {Leave: leave})
+
+
 QUEUE: dict[str, Mutant] = {
     "an offer is no hold": _offer_is_no_hold,
     "a queue that forgets": _queue_forgets,
     "last come, first served": _last_come_first_served,
     "a waiter who is never served": _nobody_is_next,
+    "nobody there between two polls": _nobody_between_polls,
+    "a poll that takes the next along": _a_place_goes_with_a_poll,
 }

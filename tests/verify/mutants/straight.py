@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from fencegate.client import acquisition
+from fencegate.client import plain
 from fencegate.client.grant import Grant, granted_here
 from fencegate.core.commands import Acquire
 from fencegate.core.model import Hold
@@ -52,7 +52,7 @@ def _counted_from_the_answer() -> Any:
         now_us = int(get_running_loop().time() * 1e6) + BEGUN_US
         return granted_here(lock_key, hold, hold.who.ttl_us // 1000, now_us)
 
-    return patch.object(acquisition, "granted_here", granted)
+    return patch.object(plain, "granted_here", granted)
 
 
 def _told_before_it_landed() -> Any:
