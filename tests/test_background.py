@@ -111,10 +111,12 @@ def test_work_that_ends_in_an_exit_ends_the_caller_and_not_the_thread() -> None:
     assert thread.run(go_on()) == "here"
 
 
-def test_an_interrupt_cancels_the_work_and_waits_for_nothing() -> None:
+@pytest.mark.parametrize("thread", ["main", "fencegate"])
+def test_an_interrupt_cancels_the_work_and_waits_for_nothing(thread: str) -> None:
+    """Also when another thread takes it, or it comes just before the wait begins: the kernel wakes nobody then."""
     out = run_silent_python(
         """
-import asyncio, os, signal, threading
+import asyncio, signal, sys, threading
 from fencegate.client.background import background
 begun, ended = threading.Event(), threading.Event()
 async def work():
@@ -126,13 +128,15 @@ async def work():
         await asyncio.sleep(60)
 def interrupt():
     begun.wait(60)
-    os.kill(os.getpid(), signal.SIGINT)
+    threads = {each.name: each for each in threading.enumerate()} | {"main": threading.main_thread()}
+    signal.pthread_kill(threads[sys.argv[1]].ident, signal.SIGINT)
 threading.Thread(target=interrupt).start()
 try:
     background().run(work())
 except KeyboardInterrupt:
     print("interrupted", ended.wait(60))
-"""
+""",
+        thread,
     )
     assert out.split() == ["interrupted", "True"]
 

@@ -20,6 +20,10 @@ T = TypeVar("T")
 _EXIT_PATIENCE_S = 2.0
 _STOP_PATIENCE_S = 1.0
 
+# A signal that comes just before a wait begins, or that another thread takes, wakes nobody: Python looks for it when the
+# waiting thread next runs.
+_LOOK_FOR_SIGNALS_S = 0.5
+
 
 class Background:
     """A daemon thread with an event loop."""
@@ -94,7 +98,8 @@ class _Call(Generic[T]):
         """In the caller's thread: what came of it."""
         try:
             self._loop.call_soon_threadsafe(self._begin)
-            self._done.acquire()
+            while not self._done.acquire(True, _LOOK_FOR_SIGNALS_S):
+                pass
         except BaseException:
             self._loop.call_soon_threadsafe(self._cancel)
             raise
