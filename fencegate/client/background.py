@@ -20,8 +20,8 @@ T = TypeVar("T")
 _EXIT_PATIENCE_S = 2.0
 _STOP_PATIENCE_S = 1.0
 
-# A signal that comes just before a wait begins, or that another thread takes, wakes nobody: Python looks for it when the
-# waiting thread next runs.
+# A signal that comes just before a wait begins, or that another thread takes, wakes nobody: Python looks for it when
+# the waiting thread next runs.
 _LOOK_FOR_SIGNALS_S = 0.5
 
 
