@@ -1,7 +1,6 @@
 """Commits in Redis that go together, as one call of a script: each keeps its promise, whatever befalls the others."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,21 +11,9 @@ from fencegate.testing.committing import by, gather_log, put
 from fencegate_lockservice.stores import open_store
 from fencegate_lockservice.stores.redis import commits
 from tests.real.redis import RedisServer
-from tests.stores.redis_fixtures import redis_server, redis_url
+from tests.stores.redis_fixtures import prefix, redis_server, redis_url, store
 
-__all__ = ["redis_server", "redis_url"]
-
-
-@pytest.fixture
-async def store(redis_url: str) -> AsyncIterator[Store]:
-    store = await open_store(redis_url)
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-def prefix(redis_url: str) -> str:
-    return redis_url.partition("prefix=")[2]
+__all__ = ["prefix", "redis_server", "redis_url", "store"]
 
 
 async def together(store: Store, *commits: list[Change], late: int = -1) -> list[BaseException | None]:

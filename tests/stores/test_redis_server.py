@@ -19,21 +19,9 @@ from fencegate_lockservice.stores.redis import line as redis_line
 from tests.eventually import eventually
 from tests.real import redis as real
 from tests.real.redis import RedisServer
-from tests.stores.redis_fixtures import DURABLE, redis_server, redis_url
+from tests.stores.redis_fixtures import DURABLE, prefix, redis_server, redis_url, store
 
-__all__ = ["redis_server", "redis_url"]
-
-
-@pytest.fixture
-async def store(redis_url: str) -> AsyncIterator[Store]:
-    store = await open_store(redis_url)
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-def prefix(redis_url: str) -> str:
-    return redis_url.partition("prefix=")[2]
+__all__ = ["prefix", "redis_server", "redis_url", "store"]
 
 
 @pytest.fixture
@@ -220,8 +208,8 @@ async def test_a_flush_is_told_to_all_who_follow_and_revisions_go_on_rising(own_
     for stream in streams:
         assert [(found.key, found.revision > line.revision) for found in await gather_log(stream, 1)] == [("k", True)]
     assert (await first_answer(idle.changes(line.revision))).reset
-    for store in (writer, idle):
-        await store.close()
+    for each in (writer, idle):
+        await each.close()
 
 
 async def test_a_flush_is_noticed_though_nobody_writes(own_server: RedisServer) -> None:
