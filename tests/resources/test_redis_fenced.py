@@ -221,6 +221,32 @@ async def test_a_holder_stopped_in_the_middle_is_refused(redis_url: str, client:
     assert await client.get("k") == b"of 8"
 
 
+def test_what_waits_in_a_multi_that_somebody_left_open_is_unknown_and_compared_at_its_exec(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url, max_connections=1) as one, redis.Redis.from_url(redis_url) as other:
+        fenced = FencedRedis(one, Held(7))
+        fenced.set("k", "first")
+        for token in (7, 8):
+            one.execute_command("MULTI")
+            with pytest.raises(ResourceUnavailable) as unknown:
+                fenced.set("k", "second" if token == 7 else "stale")
+            assert unknown.value.outcome == "unknown"
+            FencedRedis(other, Held(token)).claim()
+            one.execute_command("EXEC")
+            assert other.get("k") == b"second"
+
+
+async def test_the_same_with_await(redis_url: str) -> None:
+    async with redis.asyncio.Redis.from_url(redis_url, max_connections=1) as client:
+        fenced = FencedRedis(client, Held(7))
+        await fenced.set("k", "first")
+        await client.execute_command("MULTI")  # type: ignore[no-untyped-call]
+        with pytest.raises(ResourceUnavailable) as unknown:
+            await fenced.set("k", "second")
+        assert unknown.value.outcome == "unknown"
+        await client.execute_command("EXEC")  # type: ignore[no-untyped-call]
+        assert await fenced.get("k") == b"second"
+
+
 def test_a_client_of_a_cluster_is_refused() -> None:
     cluster = redis.RedisCluster.__new__(redis.RedisCluster)  # to connect it would take a cluster
     with pytest.raises(UnsafeConfiguration, match="cluster"):

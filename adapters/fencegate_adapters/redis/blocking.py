@@ -7,7 +7,7 @@ from redis import ConnectionPool
 from redis.exceptions import NoScriptError, RedisError
 
 from fencegate_adapters.redis.link import Argument, Outcome
-from fencegate_adapters.redis.replies import REFUSALS, failure_of, unanswered, unreachable
+from fencegate_adapters.redis.replies import REFUSALS, failure_of, queued, unanswered, unreachable
 from fencegate_adapters.redis.script import Script
 
 
@@ -28,7 +28,10 @@ class BlockingLink:
         answer = self._send(("EVALSHA", script.sha, *tail), "unknown")
         if isinstance(answer, NoScriptError):  # it did nothing
             answer = self._send(("EVAL", script.text, *tail), "unknown")
-        return list(self._answered(answer, "unknown"))
+        answer = self._answered(answer, "unknown")
+        if not isinstance(answer, list):
+            raise queued(self._server)
+        return answer
 
     def _answered(self, answer: Any, outcome: Outcome) -> Any:
         if isinstance(answer, REFUSALS):

@@ -9,7 +9,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
 from fencegate.core.errors import ResourceUnavailable
-from fencegate_adapters.redis.replies import REFUSALS, failure_of, too_few, unanswered, unreachable
+from fencegate_adapters.redis.replies import REFUSALS, failure_of, queued, too_few, unanswered, unreachable
 from fencegate_adapters.redis.script import Script
 from fencegate_adapters.redis.url import Address
 
@@ -48,7 +48,9 @@ class Link:
             answer = await self._send(("EVAL", script.text, *tail), outcome)
         if isinstance(answer, REFUSALS):
             raise failure_of(answer, self._server, outcome)
-        return list(answer)
+        if not isinstance(answer, list):
+            raise queued(self._server)
+        return answer
 
     async def _send(self, command: tuple[Argument, ...], outcome: Outcome) -> Any:
         try:

@@ -76,6 +76,13 @@ def unanswered(server: str, error: Exception, outcome: str) -> ResourceUnavailab
     return ResourceUnavailable(f"{server} did not answer: {str(error)[:200]}", outcome=outcome)
 
 
+def queued(server: str) -> ResourceUnavailable:
+    detail = (
+        f"{server}: somebody left a MULTI open on this connection, and its EXEC decides whether this is carried out"
+    )
+    return ResourceUnavailable(detail, outcome="unknown")
+
+
 def too_few(server: str, reached: int, wanted: int) -> ResourceUnavailable:
     detail = f"{server}: {reached} of {wanted} replicas have the write, so a failover may lose it"
     return ResourceUnavailable(detail, outcome="unknown")
