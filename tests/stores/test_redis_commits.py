@@ -75,6 +75,12 @@ async def test_one_that_meets_what_others_keep_there_fails_alone_and_changes_not
     assert redis_server.ask("EXISTS", f"{prefix}lock:a", f"{prefix}lock:c") == b":2\r\n"
 
 
+async def test_one_whose_name_is_no_text_fails_alone(store: Store) -> None:
+    results = await together(store, [put("lock/a")], [put("lock/\ud800")], [put("lock/c")])
+    assert [type(result) for result in results] == [type(None), Unavailable, type(None)]
+    assert sorted(await store.load(["lock/a", "lock/c"])) == ["lock/a", "lock/c"]
+
+
 async def test_of_two_that_write_one_key_the_first_lands(store: Store) -> None:
     first, second = put("k", value=b"1"), put("k", value=b"2")
     results = await together(store, [first], [put("beside"), second])

@@ -1,8 +1,8 @@
 """Commits on their way to Redis: those of one turn of the event loop go together, as one call of one script.
 
 A call of a script costs the server several times what a comparison and a write in it do. The first that finds nothing
-under way goes at once; a few that came together don't wait for the end of the turn, so that the server works on them
-while we make the others.
+under way goes at once, by a script of its own if it is of the commonest kind; a few that came together don't wait for
+the end of the turn, so that the server works on them while we make the others.
 """
 
 from asyncio import get_running_loop
@@ -10,42 +10,33 @@ from collections.abc import Sequence
 from typing import Any
 
 import hiredis
-import msgspec
 
 from fencegate.clock import Clock
-from fencegate.core.model import DONE
 from fencegate.core.ports import Change, Conflict, Landed, TooLate, Unavailable
-from fencegate_lockservice.stores.redis import log as redis_log
+from fencegate_lockservice.stores.redis.alone import Alone
 from fencegate_lockservice.stores.redis.line import Asked
 from fencegate_lockservice.stores.redis.script import USED_BY_OTHERS
 from fencegate_lockservice.stores.redis.server import Server
+from fencegate_lockservice.stores.redis.together import MOST_KEYS, Commit, Together
 
 GO_TOGETHER = 16
-MOST_KEYS = 1000
-"""So many go together, and a commit may be about twice as many: a script can't name many more in one call."""
-
-UNLISTED = DONE
-"""What became of a request is asked for by its name: no scan has to find it, and most of what is kept is that."""
 
 
 class Group(Asked, eq=False, gc=False):
-    """Commits that go together: all that wait hear what became of theirs. What commit.lua is given, in parts."""
-
-    keys: int = 0
-    names: str = ""
-    words: str = ""
-    values: list[bytes] = msgspec.field(default_factory=list)
-    """Each after its length."""
+    """Commits that go together: all that wait hear what became of theirs."""
 
     def done(self, _result: Any = None) -> None:
         awaited, self.awaited = self.awaited, ()
-        for landed in awaited:
-            landed(None)
+        _tell(awaited, None)
 
     def failed(self, error: Exception) -> None:
         awaited, self.awaited = self.awaited, ()
-        for landed in awaited:
-            landed(error)
+        _tell(awaited, error)
+
+
+def _tell(awaited: Sequence[Landed], error: Exception | None) -> None:
+    for landed in awaited:
+        landed(error)
 
 
 class Commits:
@@ -54,64 +45,34 @@ class Commits:
     def __init__(self, server: Server, clock: Clock, writer: str) -> None:
         self._server = server
         self._clock = clock
-        self._group: Group | None = None
-        """Those that are gathered."""
+        prefix, scripts = server.address.prefix, server.scripts
+        self._alone = Alone(scripts.alone.sha, prefix, f"${len(writer)}\r\n{writer}\r\n")
+        self._together = Together(scripts.commit.sha, prefix, writer)
+        self._gathered: list[Commit] = []
+        self._awaited: list[Landed] = []
+        """Of those that are gathered."""
+        self._keys = 0
         self._going = False
-        prefix, sha = server.address.prefix, server.scripts.commit.sha
-        self._prefix = prefix
-        self._script = f"$7\r\nEVALSHA\r\n${len(sha)}\r\n{sha}\r\n"
-        self._writer = f"${len(writer)}\r\n{writer}\r\n"
         self._heard = self._hear  # bound once, for all of them
 
     def add(
         self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int, landed: Landed
     ) -> None:
         """What `commit_then` of a store does."""
-        server = self._server
-        line = server.line
-        if line is None:
-            get_running_loop().call_soon(landed, Unavailable(server.why))
-            return
-        prefix, names, words = self._prefix, "", f"{not_after_us} {len(changes)} "
-        try:
-            if len(changes) > 2 * MOST_KEYS:
-                raise ValueError(f"{len(changes)} keys are too many for one commit")
-            lines = redis_log.encode(log)
-            values = [f"\r\n${len(lines)}\r\n".encode(), lines]
-            for key, expected, version, value, compare_only, keep_until_us in changes:
-                kind, slash, rest = key.partition("/")
-                name = f"{prefix}{kind}:{rest}" if slash and kind and ":" not in kind else f"{prefix}:{key}"
-                names += f"${len(name) if name.isascii() else len(name.encode())}\r\n{name}\r\n"
-                if compare_only or value is None:
-                    how = "=" if compare_only else "-"
-                else:
-                    values += (f"\r\n${len(version) + 1 + len(value)}\r\n{version}\n".encode(), value)
-                    if keep_until_us is None:
-                        how = "+"
-                    else:
-                        how = f"{'~' if key.startswith(UNLISTED) else ''}{-(-keep_until_us // 1000)}"
-                words += f"{expected or '-'} {how} "
-        except ValueError as error:
-            get_running_loop().call_soon(landed, Unavailable(f"the store can't take this: {error}"))
-            return
-        group = self._group
-        if group is not None:
-            group.keys += len(changes)
-            group.names += names
-            group.words += words
-            group.values += values
-            group.awaited.append(landed)
-            if len(group.awaited) >= GO_TOGETHER or group.keys > MOST_KEYS:
-                self.go()
-            return
-        # None of those that will go with it left before now, as far as anybody counts from there.
-        now_us = self._clock.monotonic_us()
-        self._group = Group(b"", self._heard, now_us, True, [landed], False, len(changes), names, words, values)
-        if line.is_idle():
+        gathered = self._gathered
+        if not gathered:
+            line = self._server.line
+            if line is None or line.is_idle():
+                self._send([(changes, log, not_after_us)], [landed])
+                return
+            if not self._going:
+                self._going = True
+                get_running_loop().call_soon(self._end_turn)
+        gathered.append((changes, log, not_after_us))
+        self._awaited.append(landed)
+        self._keys = keys = self._keys + len(changes)
+        if keys > MOST_KEYS or len(gathered) >= GO_TOGETHER:
             self.go()
-        elif not self._going:
-            self._going = True
-            get_running_loop().call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
         self._going = False
@@ -119,19 +80,28 @@ class Commits:
 
     def go(self) -> None:
         """Send those that are gathered."""
-        group, self._group = self._group, None
-        if group is None:
-            return
-        keys, words, values = f"{group.keys}", group.words, group.values
-        head = f"*{5 + group.keys + len(values) // 2}\r\n{self._script}${len(keys)}\r\n{keys}\r\n{group.names}"
-        values[0] = f"{head}{self._writer}${len(words)}\r\n{words}".encode() + values[0]
-        values.append(b"\r\n")
-        group.packed = b"".join(values)
+        if self._gathered:
+            gathered, awaited = self._gathered, self._awaited
+            self._gathered, self._awaited, self._keys = [], [], 0
+            self._send(gathered, awaited)
+
+    def _send(self, commits: list[Commit], awaited: list[Landed]) -> None:
         line = self._server.line
-        if line is not None:
-            line.send(group)
-        else:
-            get_running_loop().call_soon(group.failed, Unavailable(self._server.why))
+        if line is None:
+            get_running_loop().call_soon(_tell, awaited, Unavailable(self._server.why))
+            return
+        try:
+            packed = self._alone.pack(*commits[0]) if len(commits) == 1 else None
+            if packed is None:
+                packed = self._together.pack(commits)
+        except ValueError as error:
+            if len(commits) == 1:
+                get_running_loop().call_soon(_tell, awaited, Unavailable(f"the store can't take this: {error}"))
+                return
+            for commit, landed in zip(commits, awaited, strict=True):  # the others are not to blame
+                self._send([commit], [landed])
+            return
+        line.send(Group(packed, self._heard, self._clock.monotonic_us(), True, awaited))
 
     def _hear(self, asked: Asked, answer: Any) -> None:
         server = self._server

@@ -1,4 +1,4 @@
--- Put before each of the other scripts. {prefix} stands for what is put before all names: it is written into the
+-- A part of each of the other scripts. {prefix} stands for what is put before all names: it is written into the
 -- scripts, so that names need not be joined anew for each commit.
 -- Functions here rest on their arguments and on globals alone: every local that they shared with the script would be
 -- boxed anew for each commit.

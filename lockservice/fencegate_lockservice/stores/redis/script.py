@@ -2,12 +2,20 @@
 
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
 from importlib import resources
 
 from fencegate.core.ports import Ambiguous, Unavailable
 from fencegate.redis_acl import is_forbidden
 
 _FOLDER = resources.files(__package__)
+
+_PARTS: Mapping[str, Sequence[str]] = {
+    "commit": ("names", "commit", "tidy"),
+    "alone": ("alone", "names", "tidy"),  # in this order: it seldom comes to what needs names
+    "rights": ("names", "rights"),
+}
+"""What a script is made of, where it is not as those that read."""
 
 
 def _text(name: str) -> str:
@@ -18,8 +26,8 @@ class Script:
     """A script and the name that the server knows it by."""
 
     def __init__(self, name: str, prefix: str) -> None:
-        before = ("names",) if name in ("commit", "rights") else ("names", "reading")
-        self.text = "\n".join(_text(part) for part in (*before, name)).replace("{prefix}", prefix)
+        parts = _PARTS.get(name, ("names", "reading", name))
+        self.text = "\n".join(_text(part) for part in parts).replace("{prefix}", prefix)
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -28,8 +36,8 @@ class Scripts:
 
     def __init__(self, prefix: str) -> None:
         quoted = "".join(f"\\{byte:03d}" for byte in prefix.encode())
-        self.commit, self.load, self.scan, self.enter, self.lines, self.rights = self.all = tuple(
-            Script(name, quoted) for name in ("commit", "load", "scan", "enter", "lines", "rights")
+        self.commit, self.alone, self.load, self.scan, self.enter, self.lines, self.rights = self.all = tuple(
+            Script(name, quoted) for name in ("commit", "alone", "load", "scan", "enter", "lines", "rights")
         )
 
 
