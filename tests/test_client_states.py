@@ -7,16 +7,17 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 import stamina
 
 from fencegate import Lease, LeaseState, LockLost, Revocation, connect, sync
-from fencegate.client.background import background
 from fencegate.client.grant import Grant, granted, renewed
 from fencegate.client.lease import LeaseCore
+from fencegate.client.life import Life
 from fencegate.client.rota import Rota
-from fencegate.clock import ManualClock
+from fencegate.clock import SYSTEM, ManualClock
 from tests.eventually import eventually, eventually_sync
 from tests.servers import Server
 from tests.test_client_time import LossyNetwork
@@ -182,8 +183,45 @@ def test_a_lease_whose_grant_came_after_a_third_of_its_time_is_renewed_at_once(c
     lease = LeaseCore(grant_at(clock), clock)
     clock.advance(5)  # while the answer was on its way
     begun: SimpleQueue[object] = SimpleQueue()
-    Rota(clock, begun.put).join(lease, background())
+    Rota(clock, begun.put).join(lease)
     assert begun.get(timeout=3) is lease
+
+
+def test_whoever_joins_while_the_timer_rings_is_renewed_too() -> None:
+    begun: SimpleQueue[object] = SimpleQueue()
+    rota = Rota(SYSTEM, begun.put)
+    first, second = (LeaseCore(short_grant(), SYSTEM) for _ in range(2))
+
+    class Steps(dict[Life, int]):
+        def items(self) -> Any:
+            """Who is there when the timer rings; and one more comes before that is done."""
+            there = list(super().items())
+            if second not in self:
+                joining = threading.Thread(target=rota.join, args=(second,))
+                joining.start()
+                joining.join(0.5)
+            return there
+
+    rota._steps = Steps()
+    rota.join(first)
+    assert {begun.get(timeout=5), begun.get(timeout=5)} == {first, second}
+
+
+def test_whoever_has_left_is_not_renewed() -> None:
+    begun: SimpleQueue[object] = SimpleQueue()
+    rota = Rota(SYSTEM, begun.put)
+    first, gone, last = (LeaseCore(short_grant(), SYSTEM) for _ in range(3))
+    for lease in (first, gone, last):
+        rota.join(lease)
+    rota.leave(gone)
+    assert {begun.get(timeout=5), begun.get(timeout=5)} == {first, last}
+    assert begun.empty()
+
+
+def short_grant() -> Grant:
+    """Its first renewal is due in a third of a second."""
+    reply = {"lockToken": "r.secret", "fencingToken": "34", "ownerId": "me", "ttlMillis": 1000}
+    return granted("a", {}, {**reply, "remainingMillis": 60_000}, SYSTEM.monotonic_us())
 
 
 def test_a_revocation_shortens_the_lease_and_is_told_once(clock: ManualClock) -> None:

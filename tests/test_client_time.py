@@ -288,3 +288,23 @@ async def test_every_answer_is_a_refusal_in_our_words_or_unknown(answer: bytes, 
             await transport.acquire("a", {})
         assert type(raised.value) is error
         await transport.close()
+
+
+@pytest.mark.parametrize("content", [b"<html>welcome to the hotel</html>", b"{}", b"[]"])
+async def test_another_service_that_is_asked_to_tell_something_is_not_asked_again(content: bytes) -> None:
+    """There is nothing that it could have done."""
+    asked = []
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 X\r\nConnection: close\r\n\r\n" + content)
+        writer.close()
+
+    async with (
+        await asyncio.start_server(speak, "127.0.0.1", 0) as peer,
+        connect(f"http://127.0.0.1:{peer.sockets[0].getsockname()[1]}") as locks,
+    ):
+        for read in (locks.status, locks.list):
+            with pytest.raises(StoreUnavailable, match="no lock service"):
+                await read("a")
+    assert len(asked) == 2

@@ -93,7 +93,7 @@ class Connection:
     def keep(self, life: Life) -> None:
         """Renew this from now on."""
         self._kept[life] = None
-        self._rota.join(life, background())
+        self._rota.join(life)
 
     def _begin(self, life: Life) -> None:
         """In the thread: the first renewal is due."""

@@ -23,7 +23,7 @@ class Lease(LeaseCore):
     """A time-bound hold on a lock key, renewed in the background until it is released or lost."""
 
     def __init__(self, connection: Connection, grant: Grant, parent: Life | None = None) -> None:
-        super().__init__(grant, connection.clock, parent)
+        LeaseCore.__init__(self, grant, connection.clock, parent)
         self._connection = connection
 
     @property

@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from fencegate.client.background import background
 from fencegate.client.connection import Connection
-from fencegate.client.life import Life
+from fencegate.client.life import ALIVE, Life
 from fencegate.client.release import give_back
 from fencegate.client.renewal import look_at_deadline
 from fencegate.client.transport import Transport
@@ -62,7 +62,7 @@ class Holding(Generic[G_co, K]):
                     connection.owe(request.undo)
                 raise
             made = self._make(grant)
-            if not made.held:
+            if made._look() not in ALIVE:
                 connection.owe(request.undo)
                 raise LockLost(f"{made._describe()} was granted, but the answer came after its deadline; acquire anew")
             if made._parent is None:

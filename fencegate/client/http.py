@@ -93,7 +93,7 @@ class HttpTransport:
         return await self._post_lock(lock_key, "release", body)
 
     async def force_release(self, lock_key: str, body: Mapping[str, Any]) -> Json:
-        return self._with("status", await self._post_lock(lock_key, "force-release", body))
+        return self._with("status", await self._post_lock(lock_key, "force-release", body), OutcomeUnknown)
 
     async def status(self, lock_key: str) -> Json:
         return self._with("locked", await self._send("GET", f"/v1/locks/{quote(lock_key, safe='')}"))
@@ -179,13 +179,20 @@ class HttpTransport:
             document = None
         if response.is_success and isinstance(document, dict):
             return document
+        if response.is_success and response.request.method == "GET":
+            raise StoreUnavailable(self._no_lock_service())
         raise _refusal(response.status_code, document if isinstance(document, dict) else {}, self._shown)
 
-    def _with(self, member: str, answer: Json) -> Json:
+    def _with(
+        self, member: str, answer: Json, otherwise: type[StoreUnavailable | OutcomeUnknown] = StoreUnavailable
+    ) -> Json:
         """The answer, if it is one of a lock service: what anybody else says must not pass for one."""
         if member not in answer:
-            raise OutcomeUnknown(f"what answers at {self._shown} is no lock service, or of another version")
+            raise otherwise(self._no_lock_service())
         return answer
+
+    def _no_lock_service(self) -> str:
+        return f"what answers at {self._shown} is no lock service, or of another version; is the address right?"
 
 
 def _why(error: Exception) -> str:

@@ -18,7 +18,7 @@ class LeaseCore(Life):
 
     def __init__(self, grant: Grant, clock: Clock, parent: Life | None = None) -> None:
         self._grant = grant
-        super().__init__(clock, grant.started_us, grant.deadline_us, parent, grant.last_us)
+        Life.__init__(self, clock, grant.started_us, grant.deadline_us, parent, grant.last_us)
 
     def __repr__(self) -> str:  # without the lockToken, which is a secret
         return f"<{type(self).__name__} {self.lock_key!r} token={self.token} {self.state.value}>"

@@ -49,7 +49,17 @@ if hasattr(os, "register_at_fork"):
 
 
 class Life(ABC):
-    """Safe to use from any thread. What listens to it is called on whichever thread notices, and must not block."""
+    """Safe to use from any thread. What listens to it is called on whichever thread notices, and must not block.
+
+    What is asked with each lock call is a method: a property takes twice as long to call.
+    """
+
+    # Most have none of these, and don't live long.
+    _children: "dict[Life, None] | None" = None
+    _revoked: Revocation | None = None
+    _on_lost: tuple[Callable[[], None], ...] = ()
+    _on_state: tuple[Callable[[LeaseState], None], ...] = ()
+    _on_revoked: tuple[Callable[[], None], ...] = ()
 
     def __init__(
         self,
@@ -65,19 +75,15 @@ class Life(ABC):
         # signal handler may ask while its own thread is inside.
         self._mutex: threading.RLock = parent._mutex if parent is not None else threading.RLock()
         self._parent = parent
-        self._children: dict[Life, None] = {}
         self._started_us = started_us
         self._until_us = until_us
         self._last_us = last_us
-        self._revoked: Revocation | None = None
         self._why = _IN_SILENCE if last_us is None else _HELD_LONG_ENOUGH
         self._is_ending = last_us is not None
-        self._on_lost: dict[Callable[[], None], None] = {}
-        self._on_state: dict[Callable[[LeaseState], None], None] = {}
-        self._on_revoked: dict[Callable[[], None], None] = {}
         self._state = LeaseState.HELD
         if parent is not None:
             with self._mutex:
+                parent._children = parent._children or {}
                 parent._children[self] = None
                 self._follow(parent)
 
@@ -85,24 +91,16 @@ class Life(ABC):
 
     @property
     def state(self) -> LeaseState:
-        if self._born_in is not _process:
-            return LeaseState.LOST
-        if self._state in ALIVE:
-            parent = self._parent
-            if parent is not None and parent.state not in ALIVE:
-                self._follow(parent)
-            if self._clock.monotonic_us() >= self._deadline_us:
-                self._lose(self._why)
-        return self._state
+        return self._look()
 
     @property
     def held(self) -> bool:
-        return self.state in ALIVE
+        return self._look() in ALIVE
 
     @property
     def remaining(self) -> float:
         """Seconds until the deadline, if no renewal succeeds before; 0.0 when it is over."""
-        left_us = self._deadline_us - self._clock.monotonic_us()
+        left_us = self._deadline_us() - self._clock.monotonic_us()
         return max(0.0, left_us / 1e6) if self.held else 0.0
 
     @property
@@ -145,7 +143,7 @@ class Life(ABC):
 
     def _leases(self) -> "Iterator[Life]":
         """The leases that this is, or that hang on it."""
-        for child in list(self._children):
+        for child in list(self._children or ()):
             yield from child._leases()
 
     def _child_revoked(self, revoked: Revocation) -> None:
@@ -154,17 +152,32 @@ class Life(ABC):
 
     # --- for the one who renews and releases ---
 
-    @property
+    def _look(self) -> LeaseState:
+        """Its state, by the clock as it is now."""
+        if self._born_in is not _process:
+            return LeaseState.LOST
+        if self._state in ALIVE:
+            parent = self._parent
+            if parent is not None and parent._look() not in ALIVE:
+                self._follow(parent)
+            if self._clock.monotonic_us() >= self._deadline_us():
+                self._lose(self._why)
+        return self._state
+
     def _deadline_us(self) -> int:
-        until_us = self._until_us if self._parent is None else self._parent._deadline_us
+        until_us = self._until_us if self._parent is None else self._parent._deadline_us()
         if self._last_us is not None:
             until_us = min(until_us, self._last_us)
         return until_us if self._revoked is None else min(until_us, self._revoked.until_us)
 
+    def _first_renewal_us(self) -> int:
+        """When the first one is due, or the end of it comes before that."""
+        return min(self._started_us + int(self.ttl * 1e6) // 3, self._deadline_us())
+
     def _live_on(self, started_us: int, until_us: int) -> bool:
         """Take in a renewal that left at `started_us`; False when it came after the deadline, and so too late."""
         with self._mutex:
-            if self._state not in ALIVE or self._clock.monotonic_us() >= self._deadline_us:
+            if self._state not in ALIVE or self._clock.monotonic_us() >= self._deadline_us():
                 return False
             self._started_us = started_us
             self._until_us = max(self._until_us, until_us)  # a renewal never shortens
@@ -192,7 +205,7 @@ class Life(ABC):
                 return
             self._revoked = revoked
             self._end_at_deadline(f"it was revoked ({revoked.reason})")
-            for callback in list(self._on_revoked):
+            for callback in self._on_revoked:
                 callback()
             if self._parent is not None:
                 self._parent._child_revoked(revoked)
@@ -200,16 +213,15 @@ class Life(ABC):
     def _lose(self, why: str) -> None:
         self._end(LeaseState.LOST, why)
 
-    @property
     def _is_released(self) -> bool:
         """Whether somebody gave it back: here, or in the process that this one was forked from."""
         return self._state is LeaseState.RELEASED
 
     def _give_up(self) -> bool:
         """Stop using it, before it is released; False when it was lost before that."""
-        if self.held:
+        if self._look() in ALIVE:
             self._end(LeaseState.RELEASED, "it was released")
-        return self._is_released
+        return self._is_released()
 
     def _end(self, state: LeaseState, why: str) -> None:
         with self._mutex:
@@ -217,19 +229,19 @@ class Life(ABC):
                 return
             self._why = why
             self._turn_to(state)
-            if self._parent is not None:
+            if self._parent is not None and self._parent._children:
                 self._parent._children.pop(self, None)
-            self._on_lost, self._on_state, self._on_revoked = {}, {}, {}
+            self._on_lost, self._on_state, self._on_revoked = (), (), ()
 
     def _turn_to(self, state: LeaseState) -> None:
         if state is self._state:
             return
         self._state = state
         if state is LeaseState.LOST:
-            for callback in list(self._on_lost):
+            for callback in self._on_lost:
                 callback()
         if self._on_state:
-            for listener in list(self._on_state):
+            for listener in self._on_state:
                 listener(state)
         if self._children:
             for child in list(self._children):
@@ -248,22 +260,23 @@ class Life(ABC):
         """Call this once when it is lost; at once when it was lost already."""
         with self._mutex:
             if self._state in ALIVE:
-                self._on_lost[callback] = None
+                self._on_lost += (callback,)
             elif self._state is LeaseState.LOST:
                 callback()
 
     def _forget(self, callback: Callable[[], None]) -> None:
-        self._on_lost.pop(callback, None)
+        with self._mutex:
+            self._on_lost = tuple(other for other in self._on_lost if other is not callback)
 
     def _when_state(self, listener: Callable[[LeaseState], None]) -> None:
         """Call this with its state now, and with each that it comes to."""
         with self._mutex:
-            self._on_state[listener] = None
+            self._on_state += (listener,)
             listener(self._state)
 
     def _when_revoked(self, callback: Callable[[], None]) -> None:
         with self._mutex:
-            self._on_revoked[callback] = None
+            self._on_revoked += (callback,)
             if self._revoked is not None:
                 callback()
 

@@ -84,7 +84,7 @@ async def leave(connection: Connection, lease: LeaseCore, keep_ms: int) -> None:
     connection.let_go(lease)
     if not lease._give_up():
         lease._raise_lost()
-    grant, clock, deadline_us = lease._grant, connection.clock, lease._deadline_us
+    grant, clock, deadline_us = lease._grant, connection.clock, lease._deadline_us()
     body: Json = {**grant.renewal_body(), "ttlMillis": keep_ms}
 
     async def lengthen(transport: Transport) -> None:

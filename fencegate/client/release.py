@@ -37,7 +37,7 @@ async def give_back(connection: Connection, life: Life) -> None:
     However it ends, it is used no more and its release is on its way: a cancellation here hands it to the background
     thread, and a lock service that can't be reached is asked until the lease would have run out anyway.
     """
-    if life._is_released:
+    if life._is_released():
         return
     connection.let_go(life)
     if not life._give_up():
@@ -66,6 +66,6 @@ async def _finish(life: Life, connection: Connection, transport: Transport) -> N
     """In the background, until the lease would have run out anyway."""
     try:
         send = partial(life._release_within, transport)
-        await release(send, connection.clock, connection.timeout_s, life._deadline_us)
+        await release(send, connection.clock, connection.timeout_s, life._deadline_us())
     except FencegateError:
         return  # it ran out by now, or never was ours

@@ -1,13 +1,14 @@
 """Who is to be renewed when: most locks are given back long before, and those never wake the thread.
 
 A lease joins with the moment of its first renewal and leaves when it is released. Moments are rounded down to a tenth
-of a second, so that many leases share one timer, and a timer is only set when it would be the next.
+of a second, so that many leases share one timer, and a timer is only set when it would be the next. To join and to
+leave takes one step; when the timer rings, all who are there are looked at, ten times a second at most.
 """
 
 import threading
 from collections.abc import Callable
 
-from fencegate.client.background import Background
+from fencegate.client.background import Background, background
 from fencegate.client.life import Life
 from fencegate.clock import Clock
 
@@ -24,33 +25,27 @@ class Rota:
         self._clock = clock
         self._begin = begin
         self._mutex = threading.RLock()
-        self._due: dict[int, dict[Life, None]] = {}
         self._steps: dict[Life, int] = {}
         self._next: int | None = None
+        """When the timer rings that will look at all who have joined; None when none will."""
 
-    def join(self, life: Life, thread: Background) -> None:
+    def join(self, life: Life) -> None:
         """Have it renewed from the first third of its time on, or looked at when it ends before that."""
-        step = min(life._started_us + int(life.ttl * 1e6) // 3, life._deadline_us) // _STEP_US
+        self._steps[life] = step = life._first_renewal_us() // _STEP_US
+        # Looked at after it has joined: while the timer rings there is no next one.
+        next_ = self._next
+        if next_ is None or next_ > step:
+            self._see_to(step, background())
+
+    def leave(self, life: Life) -> None:
+        self._steps.pop(life, None)
+
+    def _see_to(self, step: int, thread: Background) -> None:
         with self._mutex:
-            self._steps[life] = step
-            lives = self._due.get(step)
-            if lives is None:
-                lives = self._due[step] = {}
-            lives[life] = None
             if self._next is not None and self._next <= step:
                 return
             self._next = step
         thread.loop.call_soon_threadsafe(self._set, thread, step)
-
-    def leave(self, life: Life) -> None:
-        with self._mutex:
-            step = self._steps.pop(life, None)
-            if step is None:
-                return
-            lives = self._due[step]
-            del lives[life]
-            if not lives:
-                del self._due[step]
 
     def _set(self, thread: Background, step: int) -> None:
         delay_s = (step * _STEP_US - self._clock.monotonic_us()) / 1e6
@@ -62,12 +57,12 @@ class Rota:
         with self._mutex:
             if self._next != step:  # an earlier one came between, and has set a timer of its own
                 return
-            due = [life for due, lives in self._due.items() if due <= now for life in lives]
-            for life in due:
-                self.leave(life)
-            self._next = min(self._due, default=None)
-            next_ = self._next
+            self._next = None
+            joined = list(self._steps.items())
+            due = [life for life, first in joined if first <= now]
+            next_ = self._next = min((first for _, first in joined if first > now), default=None)
         if next_ is not None:
             self._set(thread, next_)
         for life in due:
-            self._begin(life)
+            if self._steps.pop(life, None) is not None:  # else it has left meanwhile
+                self._begin(life)

@@ -1,8 +1,8 @@
 """What can be asked of the state machine, and what comes of it. `at` names the entries that a command works on."""
 
 from collections.abc import Mapping
-from dataclasses import field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from fencegate.core.errors import FencegateError
 from fencegate.core.model import Claimant, Event, Hold, Record, Revocation, Session, lock_entry, session_entry
@@ -295,12 +295,11 @@ Outcome = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """The effects of one command: entries to write (None: delete), what to tell the caller, what to log."""
 
     outcome: Outcome
-    writes: Mapping[str, Record | None] = field(default_factory=dict)
+    writes: Mapping[str, Record | None] = MappingProxyType({})
     events: tuple[Event, ...] = ()
     not_after_us: int | None = None
     """The decision is void when the commit lands later than this."""

@@ -64,9 +64,7 @@ def attempt(
     if writes.get(entry) is None:
         entry = _witness(lanes, writes)
     version = commit_id if watched else ""
-    lines: list[tuple[str, bytes]] = []
-    for event in result.events:
-        lines.append((LOCKS + event.lock_key, encode_line(replica, event, version)))  # noqa: PERF401 - one, mostly
+    lines = [(LOCKS + event.lock_key, encode_line(replica, event, version)) for event in result.events]
     if not lines or watched or len(lanes) > 1:
         told = {name for name, _ in lines}
         moved = _moving(writes) if watched else _moved(lanes, writes)

@@ -97,15 +97,12 @@ def fold_alone(entry: str, command: Command, now: Interval, limits: Limits, gues
                 _ = view[each]
             step = transition(view, command, now, limits)
     assert type(step) is Step
-    writes = step.writes
+    outcome, writes, events, not_after_us, later, shaken = step
     if len(writes) > 1 or entry not in writes:
         for name in writes:
             if name not in shown:
                 shown[name] = guess(name)
-    return Fold(
-        shown, [step.outcome], {}, writes, step.events, step.not_after_us, [*step.next],
-        step.shaken or seen.version is None,
-    )  # fmt: skip
+    return Fold(shown, [outcome], {}, writes, events, not_after_us, [*later], shaken or seen.version is None)
 
 
 class _View(dict[str, Record | None]):

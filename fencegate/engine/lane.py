@@ -33,7 +33,7 @@ class Poll:
     """One caller who waits here: what it asked, to ask again if the place is lost, and where it hears of the grant."""
 
     command: Acquire | AcquireAll
-    granted: asyncio.Future[Given]
+    granted: asyncio.Future[Given] | Answer[Given]
     queued: bool = False
     """Whether it was given a place, so that it has to be asked for again when that is gone."""
     asking: bool = False
@@ -98,7 +98,7 @@ class Lane(msgspec.Struct, eq=False):
 
     def stand(self, command: Acquire, loop: asyncio.AbstractEventLoop) -> None:
         """Have a place at which whoever asked this hears of the grant."""
-        poll = Poll(again(command), loop.create_future(), queued=True)
+        poll = Poll(again(command), Answer(loop), queued=True)
         self.waiting.setdefault(command.who.request, {})[command.attempt] = poll
 
     def take(self) -> list[Asked]:

@@ -233,7 +233,7 @@ class Lanes:
             self._slowly(lot, asked, self._recover(lot, asked, trying, error))
             return
         lane = lot[0]
-        alone = None if lane.waiting else asked[0][1]  # those who waited hear of it first
+        alone = self._served(lane, trying.result.heard) if lane.waiting else asked[0][1]
         if type(alone) is Answer:
             alone.hold_back()
         try:
@@ -246,6 +246,12 @@ class Lanes:
             self._rest(lane)
         if type(alone) is Answer:
             alone.go_on()
+
+    def _served(self, lane: Lane, heard: Mapping[str, Outcome]) -> object:
+        """Where the one awaits it who waited here and is given the lock now; None when there is more than that to do.
+        Such a one goes on first, before the one who let go is answered."""
+        polls = lane.waiting.get(next(iter(heard)), {}) if len(heard) == 1 and self._busy == 1 else {}
+        return next(iter(polls.values())).granted if len(polls) == 1 else None
 
     # --- everything else ---
 

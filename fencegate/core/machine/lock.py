@@ -180,8 +180,12 @@ class LockTurn:
             self._hands_over = all(ends_us(hold) is None for hold in self.record.holds)
 
     def offer(self, waiter: Waiter) -> None:
-        queue = tuple([other for other in self.record.queue if other is not waiter])
-        self.record = replace(self.record, offer=Offer(waiter, self.now.latest + self.limits.offer_us), queue=queue)
+        record = self.record
+        queue = tuple([other for other in record.queue if other is not waiter])
+        self.record = LockRecord(
+            record.last_token, record.holds, Offer(waiter, self.now.latest + self.limits.offer_us), queue,
+            record.touched_us, record.closed_until_us, record.closed_below, record.revoked,
+        )  # fmt: skip
 
     # --- holds ---
 

@@ -11,6 +11,8 @@ from fencegate.core.ports import Interval
 if TYPE_CHECKING:
     from fencegate.core.machine.lock import LockTurn
 
+_new = tuple.__new__  # as `Step(…)`, but for a call of Python
+
 
 class Missing(Exception):
     """The command can't be decided without these entries."""
@@ -69,7 +71,7 @@ class Turn:
         each other would be garbage in a ring, for each command.)"""
         for lock in locks:
             lock.write()
-        return Step(outcome, self.writes, tuple(self.events), self.not_after, tuple(self.next), self.shaken)
+        return _new(Step, (outcome, self.writes, tuple(self.events), self.not_after, tuple(self.next), self.shaken))
 
     def nothing_but(self, outcome: Outcome) -> Step:
         """The outcome, with whatever else was under way left undone."""

@@ -122,14 +122,14 @@ class Worker:
                 granted = True
                 where = self._where(arm, order, key)
                 token = int(lease.token)
-                self._record.say(Granted(**where, token=token, asked_us=asked_us, until_us=lease._deadline_us))
+                self._record.say(Granted(**where, token=token, asked_us=asked_us, until_us=lease._deadline_us()))
                 try:
                     does = self._cross if key == order.crossed else self._update
                     await does(arm, order, key, lease, chance)
                     written = True
                 finally:
                     where = self._where(arm, order, key)
-                    since_us = min(where["at_us"], lease._deadline_us)
+                    since_us = min(where["at_us"], lease._deadline_us())
                     self._record.say(LetGo(**where, token=token, since_us=since_us))
         except (FencegateError, _Broken) as error:
             if not granted:

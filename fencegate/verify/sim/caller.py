@@ -129,7 +129,7 @@ class Caller:
             self.waiting_since_us = None
 
     def _left_us(self, held: Held) -> int:
-        return held.life._deadline_us - self._clock.monotonic_us()
+        return held.life._deadline_us() - self._clock.monotonic_us()
 
     # --- the resource ---
 

@@ -42,7 +42,7 @@ def _told_though_over() -> Iterator[None]:
 
 def _held_by_flag() -> Any:
     """`held` believes a flag, which nobody turns while the process is paused."""
-    return patch.object(life.Life, "_deadline_us", property(lambda self: 1 << 62))
+    return patch.object(life.Life, "_deadline_us", lambda self: 1 << 62)
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def _renewal_revives() -> Iterator[None]:
         return self._state in ALIVE
 
     def remaining(self: Life) -> float:
-        return max(1.0, (self._deadline_us - self._clock.monotonic_us()) / 1e6)
+        return max(1.0, (self._deadline_us() - self._clock.monotonic_us()) / 1e6)
 
     def state(self: Life) -> LeaseState:
         return self._state
