@@ -14,7 +14,7 @@ from fencegate.clock import SYSTEM, ManualClock
 from fencegate.core.commands import Release
 from fencegate.core.errors import LockExpired, LockHeld, OutcomeUnknown
 from fencegate.core.model import Limits
-from fencegate.core.ports import Change, Changes
+from fencegate.core.ports import Change, Changes, Landed
 from fencegate.testing.caller import Caller, engines
 from fencegate_lockservice.api import LockApi
 from fencegate_lockservice.config import LockSettings
@@ -53,6 +53,21 @@ class LateAnswers(MemoryStore):
         await super().commit(changes, log, not_after_us)
         self.landed += 1
         await self.answers.wait()
+
+
+class Telling(MemoryStore):
+    """Tells of a commit by a call, outside of any task, as a server's answers come. `told` is called after that."""
+
+    told: Callable[[], None] = staticmethod(lambda: None)
+
+    def commit_then(
+        self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int, landed: Landed
+    ) -> None:
+        def tell(done: "asyncio.Task[None]") -> None:
+            landed(done.exception())
+            self.told()
+
+        asyncio.ensure_future(self.commit(changes, log, not_after_us)).add_done_callback(tell)
 
 
 @pytest.fixture
@@ -229,3 +244,31 @@ async def test_who_waited_hears_before_the_one_who_let_go_goes_on(store: MemoryS
         await a.until_waiting("k", "B")
         await asyncio.gather(waiting, let_go())
         assert order == ["granted", "released"]
+
+
+@pytest.mark.parametrize("others", [False, True])
+async def test_who_waited_goes_on_in_the_moment_of_the_answer_unless_others_are_at_work(others: bool) -> None:
+    store = Telling()
+    async with engines(store) as (engine,):
+        order: list[str] = []
+        a, b = Caller(engine, "A"), Caller(engine, "B")
+        hold = await a.acquire("k")
+
+        async def wait() -> None:
+            await engine.acquire_plainly(b.asks("k", wait=True), 60_000_000, 0, 0.0)
+            order.append("granted")
+
+        async def let_go() -> None:
+            await engine.run(Release("k", hold.who.lock_token))
+            order.append("released")
+
+        waiting = asyncio.ensure_future(wait())
+        await a.until_waiting("k", "B")
+        store.told = lambda: order.append("told")
+        if others:
+            await asyncio.gather(let_go(), a.acquire("other"), waiting)
+            assert order[0] == "told"
+            assert [word for word in order if word != "told"] == ["granted", "released"]
+        else:
+            await asyncio.gather(let_go(), waiting)
+            assert order == ["granted", "told", "released"]

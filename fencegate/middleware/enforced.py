@@ -49,6 +49,8 @@ class Enforced(Generic[S]):
         self._fence = fence
         self._session: S = session() if isinstance(session, scoped_session | async_scoped_session) else session
         self._block: Any = fenced(self._session, fence)
+        if isinstance(self._session, _COMMITTED_BY_CALLER):
+            self._block.refused = self._noting  # also later, at any statement of the handler's, which may swallow it
         self._is_async = hasattr(self._session, "__aenter__")
         self._entered = False
         self._left = False
@@ -67,8 +69,11 @@ class Enforced(Generic[S]):
     ) -> None:
         self._entered, self._left = False, True
         self._noting(error)
-        with self._noted():
-            self._block.__exit__(kind, error, traceback)
+        try:
+            with self._noted():
+                self._block.__exit__(kind, error, traceback)
+        finally:
+            self._unwatch()  # what the session does from here on is behind no fence, and passes none
         if error is None:
             self._fence.committed()
 
@@ -99,8 +104,11 @@ class Enforced(Generic[S]):
     ) -> None:
         self._entered, self._left = False, True
         self._noting(error)
-        with self._noted():
-            await self._block.__aexit__(kind, error, traceback)
+        try:
+            with self._noted():
+                await self._block.__aexit__(kind, error, traceback)
+        finally:
+            self._unwatch()
         if error is None:
             self._fence.committed()
 
@@ -205,6 +213,7 @@ class Enforced(Generic[S]):
         return [] if target is None else [(target, "commit", self._committed)]
 
     def _passed(self, *_: object) -> None:
+        self._block.check_open()  # in PostgreSQL it may be planned only, to go along with a first statement
         self._fence.passed()
 
     def _committed(self, *_: object) -> None:
@@ -213,12 +222,14 @@ class Enforced(Generic[S]):
     def _arm(self) -> None:
         """An await that was forgotten must not leave the session's work without the fence."""
         if (target := self._sync()) is not None:
-            event.listen(target, _beginning(target), self._forgotten)
+            for name in _beginnings(target):
+                event.listen(target, name, self._forgotten)
 
     def _disarm(self) -> None:
-        target = self._sync()
-        if target is not None and event.contains(target, _beginning(target), self._forgotten):
-            event.remove(target, _beginning(target), self._forgotten)
+        if (target := self._sync()) is not None:
+            for name in _beginnings(target):
+                if event.contains(target, name, self._forgotten):
+                    event.remove(target, name, self._forgotten)
 
     def _forgotten(self, *_: object) -> None:
         raise UnsafeConfiguration(_FORGOTTEN)
@@ -238,5 +249,6 @@ class Enforced(Generic[S]):
             self._fence.refused(error)
 
 
-def _beginning(target: Session | Connection) -> str:
-    return "after_begin" if isinstance(target, Session) else "begin"
+def _beginnings(target: Session | Connection) -> tuple[str, ...]:
+    """A session has begun nevertheless, and if that was swallowed, it is not told again before the commit."""
+    return ("after_begin", "before_commit") if isinstance(target, Session) else ("begin",)

@@ -1,6 +1,7 @@
 """`fence.enforce` on real databases, by each kind of session and connection that it takes."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from fencegate.core.errors import StaleToken, UnsafeConfiguration
 from fencegate.middleware import Fence, FenceMiddleware, require_fence
 from tests.resources.databases import Database, make_database
 
@@ -97,6 +99,86 @@ async def test_a_connection_on_postgresql_that_the_handler_commits(
             connection.commit()
 
     await assert_fenced(work, postgresql)
+
+
+async def pass_often(engine: Any, token: int) -> None:
+    """Until a connection of psycopg is quick enough to let its first statement take the fence along."""
+
+    async def work(fence: Fence) -> None:
+        with Session(engine) as session, fence.enforce(session):
+            session.execute(text(INSERT))
+
+    assert await put(work, *[token] * 6) == [204] * 6
+
+
+async def test_it_checks_at_once_where_the_first_statement_could_take_the_fence_along(
+    postgresql: Database, engine_of: Callable[..., Any]
+) -> None:
+    engine = engine_of(postgresql, "postgresql+psycopg")
+
+    async def work(fence: Fence) -> None:
+        with Session(engine) as session:
+            fence.enforce(session)
+
+    await pass_often(engine, 7)
+    postgresql.execute("UPDATE fencegate_fences SET token = 8")
+    assert await put(work, 7, 8) == [412, 204]
+
+
+@pytest.mark.parametrize("is_block", [False, True])
+@pytest.mark.parametrize("is_quick", [False, True])
+async def test_a_refusal_of_a_later_transaction_that_the_handler_swallows_is_still_no_success(
+    postgresql: Database, engine_of: Callable[..., Any], is_block: bool, is_quick: bool
+) -> None:
+    engine = engine_of(postgresql, "postgresql+psycopg")
+
+    async def work(fence: Fence) -> None:
+        with Session(engine) as session, fence.enforce(session) if is_block else nullcontext(fence.enforce(session)):
+            session.execute(text(INSERT))
+            session.commit()
+            postgresql.execute("UPDATE fencegate_fences SET token = 8")
+            with pytest.raises(StaleToken):
+                session.execute(text(INSERT))
+            session.rollback()
+
+    if is_quick:
+        await pass_often(engine, 7)
+    before = postgresql.fetch("SELECT note FROM notes")
+    assert await put(work, 7) == [503]  # a part of it is there
+    assert len(postgresql.fetch("SELECT note FROM notes")) == len(before) + 1
+
+
+async def test_what_a_session_does_behind_its_block_is_not_taken_for_a_passage(
+    postgresql: Database, engine_of: Callable[..., Any]
+) -> None:
+    engine = engine_of(postgresql, "postgresql+psycopg")
+
+    async def work(fence: Fence) -> None:
+        with Session(engine) as session:
+            with fence.enforce(session):
+                session.execute(text(INSERT))
+            postgresql.execute("UPDATE fencegate_fences SET token = 8")
+            with pytest.raises(StaleToken):
+                fence.enforce(session)
+            session.execute(text("SELECT 1"))
+
+    assert await put(work, 7) == [503]
+
+
+async def test_an_async_session_that_nobody_awaited_the_fence_of_can_not_commit_what_it_has_begun(
+    postgresql: Database, async_engine: Any
+) -> None:
+    async def work(fence: Fence) -> None:
+        async with AsyncSession(async_engine) as session:
+            fence.enforce(session)
+            with pytest.raises(UnsafeConfiguration, match="awaited"):
+                await session.execute(text(INSERT))
+            await session.execute(text(INSERT))
+            with pytest.raises(UnsafeConfiguration, match="awaited"):
+                await session.commit()
+
+    assert await put(work, 7) == [500]
+    assert postgresql.fetch("SELECT note FROM notes") == []
 
 
 async def test_a_scoped_session_on_mariadb(mariadb: Database, engine_of: Callable[..., Any]) -> None:

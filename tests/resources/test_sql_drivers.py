@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 import unittest
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,11 @@ ADD = "INSERT INTO notes (text) VALUES (%s)"
 class LostLease(Lease):
     def ensure_held(self) -> None:
         raise LockLost("the lease ran out")
+
+
+class InterruptedLease(Lease):
+    def ensure_held(self) -> None:
+        raise KeyboardInterrupt
 
 
 @pytest.fixture(params=["postgresql"])
@@ -121,6 +127,141 @@ async def test_what_an_async_psycopg_connection_does_after_a_commit_as_text_is_n
                 await connection.execute(ADD, ["stale"])
         assert ended.value.outcome == "unknown"
     assert texts(engine) == ["of 8"]
+
+
+def test_a_psycopg_block_is_not_put_into_the_transaction_that_another_thread_begins_at_the_same_time(
+    database: Database, engine: Engine
+) -> None:
+    """It would be called written, and go when the other one is rolled back."""
+    both_wait, second_is_over = threading.Barrier(3), threading.Event()
+
+    def first(shared: psycopg.Connection[Any]) -> None:
+        both_wait.wait(30)
+        with fenced(shared, Lease(7)):
+            second_is_over.wait(30)
+            raise ZeroDivisionError
+
+    def second(shared: psycopg.Connection[Any]) -> None:
+        both_wait.wait(30)
+        try:
+            with fenced(shared, Lease(7, "job:other")):
+                shared.execute(ADD, ["written"])
+        finally:
+            second_is_over.set()
+
+    note(engine, 7, "first")
+    with psycopg.connect(database.url) as shared, ThreadPoolExecutor(2) as threads:
+        with shared.lock:
+            found = [threads.submit(first, shared), threads.submit(second, shared)]
+            both_wait.wait(30)
+            time.sleep(0.2)  # both have found the connection idle by now
+        outcomes = [done.exception(30) for done in found]
+    assert isinstance(outcomes[0], UnsafeConfiguration | ZeroDivisionError)
+    assert isinstance(outcomes[1], UnsafeConfiguration | None)
+    assert ("written" in texts(engine)) == (outcomes[1] is None)
+
+
+class _Telling(psycopg.Connection[Any]):
+    waits = 0
+
+    def wait(self, *given: Any, **named: Any) -> Any:
+        self.waits += 1
+        return super().wait(*given, **named)
+
+
+class _TellingAsync(psycopg.AsyncConnection[Any]):
+    waits = 0
+
+    async def wait(self, *given: Any, **named: Any) -> Any:
+        self.waits += 1
+        return await super().wait(*given, **named)
+
+
+def test_a_psycopg_block_that_comes_second_says_nothing_in_the_transaction_of_the_other_thread(
+    database: Database, engine: Engine
+) -> None:
+    """A savepoint there, and its rollback, took away what the other one did in between: its passage, for one."""
+    note(engine, 7, "first")
+
+    def second(shared: psycopg.Connection[Any]) -> None:
+        with fenced(shared, Lease(7)):
+            pytest.fail("it was put into a transaction that is not its own")
+
+    with _Telling.connect(database.url) as shared, ThreadPoolExecutor(1) as threads:
+        with shared.lock:
+            refused = threads.submit(second, shared)
+            time.sleep(0.2)  # it has found the connection idle by now
+            shared.pgconn.exec_(b"BEGIN")
+            said = shared.waits
+        assert isinstance(refused.exception(30), UnsafeConfiguration)
+        assert shared.waits == said
+
+
+async def test_an_async_psycopg_block_that_comes_second_says_nothing_in_the_transaction_of_the_other_task(
+    database: Database, engine: Engine
+) -> None:
+    note(engine, 7, "first")
+
+    async def second(shared: psycopg.AsyncConnection[Any]) -> None:
+        async with fenced(shared, Lease(7)):
+            pytest.fail("it was put into a transaction that is not its own")
+
+    async with await _TellingAsync.connect(database.url) as shared:
+        async with shared.lock:
+            refused = asyncio.create_task(second(shared))
+            await asyncio.sleep(0.2)
+            shared.pgconn.exec_(b"BEGIN")
+            said = shared.waits
+        with pytest.raises(UnsafeConfiguration):
+            await refused
+        assert shared.waits == said
+
+
+@pytest.mark.parametrize("said", ["COMMIT", "ROLLBACK"])
+def test_what_a_psycopg_connection_in_autocommit_does_after_the_end_of_its_transaction_is_not_written(
+    database: Database, engine: Engine, said: str
+) -> None:
+    """As after a statement that failed, when the caller says ROLLBACK and goes on."""
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        with pytest.raises(ResourceUnavailable), fenced(connection, Lease(7)):
+            connection.execute(said)
+            note(engine, 8, "of 8")
+            connection.execute(ADD, ["stale"])
+        assert connection.autocommit
+        connection.execute(ADD, ["outside"])
+        with pytest.raises(StaleToken), fenced(connection, Lease(7)):
+            pytest.fail("a stale holder was let in")
+        assert connection.autocommit
+    assert texts(engine) == ["of 8", "outside"]
+
+
+@pytest.mark.parametrize("said", ["COMMIT", "ROLLBACK"])
+async def test_what_an_async_psycopg_connection_in_autocommit_does_after_it_is_not_written(
+    database: Database, engine: Engine, said: str
+) -> None:
+    async with await psycopg.AsyncConnection.connect(database.url, autocommit=True) as connection:
+        with pytest.raises(ResourceUnavailable):
+            async with fenced(connection, Lease(7)):
+                await connection.execute(said)
+                await asyncio.to_thread(note, engine, 8, "of 8")
+                await connection.execute(ADD, ["stale"])
+        assert connection.autocommit
+        with pytest.raises(StaleToken):
+            async with fenced(connection, Lease(7)):
+                pytest.fail("a stale holder was let in")
+        assert connection.autocommit
+    assert texts(engine) == ["of 8"]
+
+
+def test_an_interruption_at_the_end_of_a_psycopg_block_leaves_no_transaction_open(
+    database: Database, engine: Engine
+) -> None:
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        with pytest.raises(KeyboardInterrupt), fenced(connection, InterruptedLease(7)):
+            connection.execute(ADD, ["undone"])
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        assert connection.autocommit
+    assert texts(engine) == []
 
 
 def test_a_pipeline_of_psycopg_goes_inside_of_the_block(database: Database, engine: Engine) -> None:
@@ -473,16 +614,65 @@ def test_what_a_django_connection_does_after_a_commit_as_text_is_not_written(con
     assert fetched(connection, "SELECT text FROM notes ORDER BY id") == ["again", "outside"]
 
 
+@pytest.mark.parametrize("connection", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("said", ["COMMIT AND CHAIN", "ROLLBACK AND CHAIN", "COMMIT; BEGIN"])
+def test_a_django_connection_does_not_go_on_in_another_transaction_that_looks_the_same(
+    connection: Any, said: str
+) -> None:
+    engine = beside(connection)
+    with pytest.raises(ResourceUnavailable) as ended, fenced(connection, Lease(7)):
+        with connection.cursor() as cursor:
+            cursor.execute(said)
+        with engine.connect() as other, fenced(other, Lease(8)):
+            other.exec_driver_sql("SELECT 1")
+        with pytest.raises(ResourceUnavailable):
+            add(connection, 1, "stale")
+    engine.dispose()
+    assert ended.value.outcome == "unknown"
+    assert fetched(connection, "SELECT text FROM notes") == []
+
+
+@pytest.mark.parametrize("connection", ["postgresql"], indirect=True)
+def test_a_django_transaction_that_a_swallowed_error_undid_is_not_called_written(connection: Any) -> None:
+    from django.db import ProgrammingError
+
+    with pytest.raises(ResourceUnavailable) as undone, fenced(connection, Lease(7)):
+        add(connection, 1, "undone")
+        with pytest.raises(ProgrammingError):
+            fetched(connection, "SELECT * FROM nowhere")
+    assert undone.value.outcome == "not-written"
+    assert fetched(connection, "SELECT text FROM notes") == []
+
+
+def test_a_connection_that_is_none_of_djangos_own_is_refused(connection: Any) -> None:
+    """The fence would be passed by Django's own for this name, and what is done by this one would stay."""
+    another = connection.copy()
+    with pytest.raises(UnsafeConfiguration, match="in this thread"), fenced(another, Lease(7)):
+        pytest.fail("it was let in")
+    another.close()
+
+
+def test_an_interruption_at_the_end_of_a_django_block_leaves_no_transaction_open(connection: Any) -> None:
+    with pytest.raises(KeyboardInterrupt), fenced(connection, InterruptedLease(7)):
+        add(connection, 1, "undone")
+    assert not connection.in_atomic_block
+    assert not connection.execute_wrappers
+    assert fetched(connection, "SELECT text FROM notes") == []
+
+
+def beside(connection: Any) -> Engine:
+    """An engine of SQLAlchemy for the same database."""
+    settings_ = connection.settings_dict
+    if connection.vendor == "sqlite":
+        return engine_of(Beside("sqlite", f"sqlite:///{settings_['NAME']}"))
+    url = f"postgresql://{USER}@127.0.0.1:{settings_['PORT']}/{settings_['NAME']}"
+    return engine_of(Beside("postgresql", url))
+
+
 def test_django_and_sqlalchemy_meet_at_one_fence(connection: Any) -> None:
     with fenced(connection, Lease(8)):
         add(connection, 1, "by Django")
-    settings_ = connection.settings_dict
-    if connection.vendor == "sqlite":
-        beside = Beside("sqlite", f"sqlite:///{settings_['NAME']}")
-    else:
-        url = f"postgresql://{USER}@127.0.0.1:{settings_['PORT']}/{settings_['NAME']}"
-        beside = Beside("postgresql", url)
-    engine = engine_of(beside)
+    engine = beside(connection)
     try:
         with pytest.raises(StaleToken), closing(engine.connect()) as other, fenced(other, Lease(7)):
             other.exec_driver_sql("SELECT 1")

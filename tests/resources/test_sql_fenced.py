@@ -80,6 +80,35 @@ def test_marks_commit_with_the_work_and_a_stale_holder_is_refused_before_it_sees
     assert mark(engine) == 8
 
 
+@pytest.mark.parametrize("times", [1, 6])
+def test_a_refusal_that_is_swallowed_lets_nothing_be_committed_by_hand(engine: Engine, times: int) -> None:
+    """A cursor of the driver goes on where a statement was refused, and nobody meets it."""
+    for number in range(times):
+        note(engine, 7, f"{number} of 7")
+    note(engine, 8, "of 8")
+    before = texts(engine)
+    with pytest.raises(StaleToken), Session(engine) as session, fenced(session, Lease(7)):
+        with pytest.raises(StaleToken):
+            session.connection().execute(text("DELETE FROM notes"))
+        session.connection().connection.cursor().execute("INSERT INTO notes (text) VALUES ('stale')")
+        session.commit()
+        pytest.fail("a stale holder committed")
+    assert texts(engine) == before
+
+
+def test_a_refusal_that_is_swallowed_lets_nothing_be_committed_by_a_connection(engine: Engine) -> None:
+    note(engine, 8, "of 8")
+    before = texts(engine)
+    with pytest.raises(StaleToken), engine.connect() as connection, fenced(connection, Lease(7)):
+        with pytest.raises(StaleToken):
+            connection.execute(text("DELETE FROM notes"))
+        connection.connection.cursor().execute("INSERT INTO notes (text) VALUES ('stale')")
+        connection.commit()
+        pytest.fail("a stale holder committed")
+    assert texts(engine) == before
+    note(engine, 8, "on it goes")
+
+
 def test_what_is_rolled_back_is_not_there_and_a_new_transaction_of_the_block_is_fenced(engine: Engine) -> None:
     with pytest.raises(StaleToken), Session(engine) as session, fenced(session, Lease(7)):
         session.add(Note(text="first"))

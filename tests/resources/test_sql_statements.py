@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, insert, select, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from fencegate.core.errors import ResourceUnavailable, StaleToken
 from fencegate.sql import fenced
+from fencegate_adapters.sql import homes
+from fencegate_adapters.sql.homes import home_of
 from tests.resources.databases import KINDS, Sqlite, make_database
 from tests.resources.sql_notes import Lease, Note, note, notes_in, texts
 
@@ -194,6 +197,48 @@ def test_a_writer_that_stays_is_waited_for_once(tmp_path: Path) -> None:
     note(impatient, 7, "and on")
     assert "and on" in texts(impatient)
     impatient.dispose()
+
+
+def test_a_refusal_of_one_block_that_is_swallowed_does_not_open_the_way_round_another(tmp_path: Path) -> None:
+    database = Sqlite(tmp_path)
+    with notes_in(database) as engine:
+        note(engine, 8, "of 8", "job:inner")
+        impatient = create_engine(database.url, connect_args={"timeout": 0.1})
+        note(impatient, 7, "of 7")
+        with (
+            pytest.raises(StaleToken),
+            Session(impatient) as session,
+            fenced(session, Lease(7)),
+            fenced(session, Lease(7, "job:inner")),
+        ):
+            with database.session() as writer:
+                writer.execute("BEGIN IMMEDIATE")
+                with pytest.raises(ResourceUnavailable):
+                    session.connection()  # waits for the writer at the fence of the outer one, and not for ever
+                writer.execute("ROLLBACK")
+            session.execute(insert(Note).values(text="stale"))
+            pytest.fail("it was executed, and is judged only at the end")
+        assert texts(engine) == ["of 8", "of 7"]
+        impatient.dispose()
+
+
+def test_a_fence_table_that_cannot_be_made_lets_nothing_be_committed_by_hand(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise OperationalError("SELECT", {}, sqlite3.OperationalError("disk I/O error"))
+
+    note(engine, 8, "of 8")
+    with pytest.raises(ResourceUnavailable), Session(engine) as session, fenced(session, Lease(7)):
+        home_of(engine).prepared = False  # as after an error of the database
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(homes, "missing", gone)
+            with pytest.raises(ResourceUnavailable):
+                session.connection()
+            session.connection().connection.cursor().execute("INSERT INTO notes (text) VALUES ('stale')")
+            session.commit()
+            pytest.fail("a stale holder committed")
+    assert texts(engine) == ["of 8"]
 
 
 def test_a_holder_that_passes_again_in_sqlite_writes_no_page(tmp_path: Path) -> None:

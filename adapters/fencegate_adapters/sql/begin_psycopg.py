@@ -1,38 +1,41 @@
 """Passing on a connection of psycopg, with messages that hold several statements: each would be a round trip.
 
-A new token raises the mark by one (`raises`). After that, and mostly, BEGIN and the passage are one (`passes`).
+A new token raises the mark by one (`raises`). After that, and mostly, BEGIN, the passage and the caller's first
+statement are one (`passes`).
 """
 
-import functools
 from typing import Any
 
 from sqlalchemy import Connection, RootTransaction
 
 from fencegate.core.errors import ResourceUnavailable
+from fencegate_adapters.sql.dialect import cause
 from fencegate_adapters.sql.messages import awaited, close_unread, exchange, lost
-from fencegate_adapters.sql.openness import Openness, driver_of
+from fencegate_adapters.sql.openness import NotPassed, Openness, driver_of
 from fencegate_adapters.sql.passing import Claims
 from fencegate_adapters.sql.passing.postgresql import RAISE_ALONE
 from fencegate_adapters.sql.passing.seen import Seen
 
+DRIVERS = ("psycopg", "psycopg_async")
 _STRAIGHT = "fencegate_straight"
 _IDLE = 0
 _READ_COMMITTED = 2
 _SQLSTATE = ord("C")
 _LOCK_NOT_AVAILABLE = b"55P03"
+WENT_ALONE = "a statement went to the database without the fence, and was undone: this release of psycopg is not known"
 
 
 def passes(connection: Connection, _root: RootTransaction, claims: Claims, seen: Seen, ahead: bool) -> Openness | None:
     """How to ask of the transaction, which has begun and has passed. None: nothing has happened; pass in the usual way.
 
-    With `ahead` the answer may still be on its way, and whoever asks waits for it.
+    With `ahead` it passes with what comes first: a statement may take it along, and whoever asks passes.
     """
-    if not seen.all_of(claims):
+    driver = driver_of(connection)
+    straight = driver.__dict__.get(_STRAIGHT) or _straight(driver)
+    if not straight.has_passed(claims) and not seen.all_of(claims):
         if not raises(connection, claims):
             return None
         seen.add(claims)
-    pooled = connection.connection
-    driver: Any = pooled.driver_connection if connection.dialect.is_async else pooled.dbapi_connection
     level = driver.isolation_level
     if level is None:
         begin, fresh = b"BEGIN", not seen.careful  # as far as we know, it is READ COMMITTED when nothing is said
@@ -40,23 +43,17 @@ def passes(connection: Connection, _root: RootTransaction, claims: Claims, seen:
         begin, fresh = b"BEGIN ISOLATION LEVEL READ COMMITTED", level == _READ_COMMITTED
     if not fresh or claims.only is None or driver.prepare_threshold is None or not _is_ours_to_begin(driver):
         return None
-    straight = driver.__dict__.get(_STRAIGHT) or _straight(driver)
     if not straight.is_due():
         return None
-    status = functools.partial(_status, connection, driver, straight)
-    try:
-        if not straight.is_prepared:
-            awaited(connection, driver.wait(straight.prepare()))
-        if straight.send(driver, claims, begin, ahead):
-            return status
-        awaited(connection, straight.read(driver))
-    except connection.dialect.loaded_dbapi.Error as error:
-        raise lost(connection, error) from error
-    except BaseException:
-        close_unread(driver)  # a signal may come between the two
-        raise
-    # If not: not at the mark that was expected, below a floor, or in need of another look.
-    return None if status() is None else status
+    status = Straightly(connection, driver, straight)
+    if not straight.tell(claims, begin):
+        status.carry_out(straight.prepare())
+    if ahead and straight.plan(driver):
+        return status
+    if status() is None:  # not at the mark that was expected, below a floor, or in need of another look
+        status.roll_back()
+        return None
+    return status
 
 
 def _straight(driver: Any) -> Any:
@@ -65,19 +62,71 @@ def _straight(driver: Any) -> Any:
     return vars(driver).setdefault(_STRAIGHT, Straight(driver))
 
 
-def _status(connection: Connection, driver: Any, straight: Any) -> int | None:
-    """Of the transaction; None when it turns out that it has not passed: it is rolled back then."""
-    if not straight.is_read:
+class Straightly:
+    """The openness of a transaction that passes straight; and, around a statement, what takes the passage along."""
+
+    __slots__ = ("_connection", "_driver", "_straight")
+
+    def __init__(self, connection: Connection, driver: Any, straight: Any) -> None:
+        self._connection = connection
+        self._driver = driver
+        self._straight = straight
+
+    def __call__(self) -> int | None:
+        """None when it turns out that it has not passed: it has failed, and is to be rolled back."""
+        straight, driver = self._straight, self._driver
+        if not straight.is_answered:
+            try:
+                self.carry_out(straight.alone(driver))
+            except BaseException:
+                straight.recover(driver)
+                raise
+        status: int = driver.pgconn.transaction_status
+        return status if straight.passed else None
+
+    def roll_back(self) -> None:
+        """One that has not passed: from here on the server takes what is written."""
+        if self._driver.pgconn.transaction_status != _IDLE:
+            exchange(self._connection, self._driver, b"ROLLBACK")
+
+    def carry_out(self, steps: Any) -> None:
         try:
-            straight.read(driver)
-        except connection.dialect.loaded_dbapi.Error as error:
-            raise lost(connection, error) from error
-    status: int = driver.pgconn.transaction_status
-    if straight.passed:
-        return status
-    if status != _IDLE:
-        exchange(connection, driver, b"ROLLBACK")
-    return None
+            awaited(self._connection, self._driver.wait(steps))
+        except self._connection.dialect.loaded_dbapi.Error as error:
+            raise lost(self._connection, error) from error
+        except BaseException:
+            close_unread(self._driver)  # a signal may come at any time
+            raise
+
+    def takes_along(self, cursor: Any) -> bool:
+        """Whether a statement with parameters may do so that this cursor executes. (One of the server has a name.)"""
+        return self._straight.is_planned and not hasattr(cursor, "name")
+
+    def __enter__(self) -> None:
+        try:
+            self._straight.take_along(self._driver)
+        except BaseException:
+            self._straight.recover(self._driver)
+            raise
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        straight, driver = self._straight, self._driver
+        driver._pipeline = None
+        is_sent, is_answered = straight.is_sent, straight.is_answered
+        if error is None:
+            if not is_sent:  # a release of the driver that goes another way
+                driver.pgconn.finish()
+                raise ResourceUnavailable(WENT_ALONE)
+            return False
+        straight.recover(driver)
+        if is_sent:
+            if not isinstance(error, self._connection.dialect.loaded_dbapi.Error):
+                if driver.closed:
+                    self._connection.invalidate(error)
+            elif not is_answered:
+                failed = lost(self._connection, error)
+                raise ResourceUnavailable(f"the fence can't be reached: {cause(failed)}") from failed
+        return isinstance(error, NotPassed)
 
 
 def raises(connection: Connection, claims: Claims) -> bool:

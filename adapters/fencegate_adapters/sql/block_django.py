@@ -10,11 +10,14 @@ from types import TracebackType
 from typing import Any
 
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import Error, IntegrityError
 
-from fencegate.core.errors import FencegateError, ResourceUnavailable, UnsafeConfiguration
+from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
+from fencegate_adapters.sql.endings import ends
 from fencegate_adapters.sql.leases import Leases, ensure_held
-from fencegate_adapters.sql.passage import ENDED, LATE_SNAPSHOT
+from fencegate_adapters.sql.openness import FAILED
+from fencegate_adapters.sql.passage import ABORTED, ENDED, LATE_SNAPSHOT
 from fencegate_adapters.sql.passing import Ask, ClaimFirst, Claims, drive, rules_of
 from fencegate_adapters.sql.passing.seen import Seen
 from fencegate_adapters.sql.passing.steps import Row, in_pyformat
@@ -24,6 +27,10 @@ from fencegate_adapters.sql.tables import FENCE_TABLES, ddl
 _BEGUN = (
     "this connection is in a transaction already, and what was done in it is not under the fence: fenced() goes "
     "outside of atomic(), and not where ATOMIC_REQUESTS has begun one (@transaction.non_atomic_requests)"
+)
+_NOT_DJANGOS = (
+    "this connection is not the one that Django has for {!r} in this thread, where transaction.atomic() begins: what "
+    "it did would not be under the fence"
 )
 ATTEMPTS = 4
 _IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
@@ -46,6 +53,10 @@ class FencedDjango:
         if alias is None:
             raise TypeError("fenced() takes django.db.connection, or one of django.db.connections")
         self._connection = connections[alias]
+        if isinstance(connection, BaseDatabaseWrapper) and connection is not self._connection:
+            raise UnsafeConfiguration(_NOT_DJANGOS.format(alias))
+        self._ended = False
+        """By a statement of the caller's."""
         self._rules = rules_of(self._connection.vendor)
         self._claims = claims
         self._leases = leases
@@ -77,7 +88,7 @@ class FencedDjango:
         if error is None:
             try:
                 self._check_end()
-            except FencegateError as refusal:
+            except BaseException as refusal:
                 self._leave(type(refusal), refusal, refusal.__traceback__)
                 raise
         try:
@@ -102,8 +113,10 @@ class FencedDjango:
     def _check_end(self) -> None:
         if self._connection.needs_rollback:
             raise ResourceUnavailable("Django marks this transaction for a rollback: nothing was written")
-        if _is_over(self._connection):
+        if self._ended or _is_over(self._connection):
             raise ResourceUnavailable(ENDED, outcome="unknown")
+        if _has_failed(self._connection):
+            raise ResourceUnavailable(ABORTED)
         ensure_held(self._leases)
 
     def _begin(self) -> None:
@@ -125,9 +138,15 @@ class FencedDjango:
     def _execute(self, execute: Any, sql: Any, params: Any, many: bool, context: Mapping[str, Any]) -> Any:
         """Around every statement of the block: after a COMMIT as text, or DDL in MySQL, the driver begins another
         transaction by itself, and that is not under the fence."""
-        if _tells(self._connection.connection) and _is_over(self._connection):
+        if self._ended or (_tells(self._connection.connection) and _is_over(self._connection)):
             raise ResourceUnavailable(ENDED, outcome="unknown")
-        return execute(sql, params, many, context)
+        try:
+            return execute(sql, params, many, context)
+        except Error:
+            self._ended = self._ended or not _looks_again(self._connection.connection)
+            raise
+        finally:
+            self._ended = self._ended or ends(self._connection.vendor, str(sql))
 
     def _run(self, ask: Ask) -> list[Row]:
         with self._connection.cursor() as cursor:
@@ -187,6 +206,24 @@ def _is_over(connection: Any) -> bool:
             cursor.execute("SELECT @@in_transaction")
             return not cursor.fetchone()[0]
     return False
+
+
+def _has_failed(connection: Any) -> bool:
+    """Whether a statement has failed in PostgreSQL, which answers COMMIT with a rollback then, and no error."""
+    driver = connection.connection
+    if hasattr(driver, "pgconn"):
+        return bool(driver.pgconn.transaction_status == FAILED)
+    return hasattr(driver, "get_transaction_status") and bool(driver.get_transaction_status() == FAILED)
+
+
+def _looks_again(driver: Any) -> bool:
+    """A deadlock rolls everything back, and PyMySQL does not learn that from an error. False: it can't be asked."""
+    if isinstance(getattr(driver, "server_status", None), int):
+        try:
+            driver.ping(reconnect=False)
+        except Exception:
+            return False
+    return True
 
 
 def _name(connection: Any) -> tuple[str, ...]:

@@ -1,11 +1,13 @@
 """The block of `fenced` on a connection of psycopg: one transaction, from entering the block to its end.
 
-It is a `connection.transaction()`, so that psycopg itself refuses `commit()` and `rollback()` inside of it: what came
-after them would not be under the fence. A `connection.transaction()` inside of the block is a savepoint.
+It is a transaction of psycopg's, so that psycopg itself refuses `commit()` and `rollback()` inside of it: what came
+after them would not be under the fence. A `connection.transaction()` inside of the block is a savepoint. Autocommit is
+off inside: after a COMMIT or ROLLBACK as text each statement would be committed by itself, while so it waits for the
+end of the block, which finds that out.
 """
 
+import contextlib
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,7 +16,7 @@ import psycopg
 from psycopg import pq
 from psycopg.rows import tuple_row
 
-from fencegate.core.errors import FencegateError, ResourceUnavailable, UnsafeConfiguration
+from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
 from fencegate_adapters.sql.block_sqlalchemy import BEGUN, REFUSED_AT_COMMIT
 from fencegate_adapters.sql.leases import Leases, ensure_held
 from fencegate_adapters.sql.messages import close_unread
@@ -41,6 +43,29 @@ class _Unsure(Exception):
     """The transaction keeps its first snapshot, and must begin again with care."""
 
 
+def _check_idle(pgconn: Any) -> None:
+    if pgconn.transaction_status != pq.TransactionStatus.IDLE:
+        raise UnsafeConfiguration(BEGUN)
+    if pgconn.pipeline_status != pq.PipelineStatus.OFF:
+        raise UnsafeConfiguration(PIPELINE)
+
+
+class _Transaction(psycopg.Transaction):
+    """Never a savepoint of one that another thread has begun meanwhile: to leave it would undo what the other did in
+    it, and the other's passage if that came behind."""
+
+    def _check_enter(self) -> None:
+        """Asked by the driver where nobody else can use the connection."""
+        _check_idle(self.pgconn)
+        super()._check_enter()
+
+
+class _AsyncTransaction(psycopg.AsyncTransaction):
+    def _check_enter(self) -> None:
+        _check_idle(self.pgconn)
+        super()._check_enter()
+
+
 class _Block:
     """What both kinds share."""
 
@@ -49,6 +74,8 @@ class _Block:
         self._claims = claims
         self._seen = _seen.setdefault(connection, Seen())
         self._leases = leases
+        self._autocommit = False
+        """Whether the caller has the connection in autocommit."""
 
     def _passing(self) -> Steps[bool]:
         return _rules.passing(self._claims, self._seen.all_of(self._claims), self._seen.careful)
@@ -56,12 +83,6 @@ class _Block:
     @property
     def _status(self) -> pq.TransactionStatus:
         return pq.TransactionStatus(self._connection.pgconn.transaction_status)
-
-    def _check_idle(self) -> None:
-        if self._status != pq.TransactionStatus.IDLE:
-            raise UnsafeConfiguration(BEGUN)
-        if self._connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
-            raise UnsafeConfiguration(PIPELINE)
 
     def _check_end(self) -> Steps[None]:
         if self._status == pq.TransactionStatus.INERROR:
@@ -80,7 +101,7 @@ def _at_commit(error: psycopg.Error) -> Exception:
     return ResourceUnavailable(f"the database failed while it committed: {_said(error)}", outcome="unknown")
 
 
-def _before_commit(error: FencegateError | psycopg.Error) -> Exception:
+def _before_commit(error: BaseException) -> BaseException:
     """What an error of the last look means: nothing was written."""
     if not isinstance(error, psycopg.Error) or error.sqlstate in REFUSED_AT_COMMIT:
         return error
@@ -100,10 +121,20 @@ def _said(error: psycopg.Error) -> str:
 class FencedPsycopg(_Block):
     """`with fenced(connection, lease):`"""
 
-    _transaction: AbstractContextManager[psycopg.Transaction]
+    _transaction: _Transaction
 
     def __enter__(self) -> "psycopg.Connection[Any]":
-        self._check_idle()
+        _check_idle(self._connection.pgconn)
+        self._autocommit = self._connection.autocommit
+        try:
+            if self._autocommit:
+                self._connection.set_autocommit(False)
+            return self._enter()
+        except BaseException:
+            self._restore()
+            raise
+
+    def _enter(self) -> "psycopg.Connection[Any]":
         for _ in range(ATTEMPTS):
             try:
                 self._begin()
@@ -122,11 +153,11 @@ class FencedPsycopg(_Block):
         raise ResourceUnavailable(LATE_SNAPSHOT)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        refusal: Exception | None = None
+        refusal: BaseException | None = None
         if error is None:
             try:
                 drive(self._check_end(), self._run)
-            except (FencegateError, psycopg.Error) as found:
+            except BaseException as found:
                 refusal = error = _before_commit(found)
                 kind, at = type(refusal), refusal.__traceback__
         try:
@@ -137,8 +168,14 @@ class FencedPsycopg(_Block):
             error.add_note(f"and the rollback failed: {_said(failed)}")
         finally:
             close_unread(self._connection)
+            self._restore()
         if refusal is not None:
             raise refusal
+
+    def _restore(self) -> None:
+        if self._autocommit:
+            with contextlib.suppress(psycopg.Error):  # the connection is gone
+                self._connection.set_autocommit(True)
 
     def _run(self, ask: Ask) -> list[Row]:
         with psycopg.Cursor(self._connection, row_factory=tuple_row) as cursor:  # whatever the caller's rows are
@@ -146,9 +183,11 @@ class FencedPsycopg(_Block):
             return cursor.fetchall() if cursor.description else [(cursor.rowcount,)]
 
     def _begin(self) -> None:
-        transaction = self._connection.transaction()
-        transaction.__enter__()
+        transaction = _Transaction(self._connection)
+        begun = transaction.__enter__()
         try:
+            if begun.savepoint_name:  # a release of the driver that does not ask
+                raise UnsafeConfiguration(BEGUN)
             sure = drive(self._passing(), self._run)
             if not sure:
                 raise _Unsure
@@ -161,14 +200,14 @@ class FencedPsycopg(_Block):
 
     def _claim(self) -> None:
         try:
-            with self._connection.transaction():
+            with _Transaction(self._connection):
                 drive(_rules.claiming(self._claims), self._run)
         except psycopg.Error as error:
             raise _at_fence(error) from error
 
     def _create(self) -> None:
         try:
-            with self._connection.transaction():
+            with _Transaction(self._connection):
                 for statement in ddl("postgresql"):
                     self._run(Ask(statement))
         except psycopg.Error as error:
@@ -178,10 +217,20 @@ class FencedPsycopg(_Block):
 class FencedAsyncPsycopg(_Block):
     """`async with fenced(connection, lease):`"""
 
-    _transaction: AbstractAsyncContextManager[psycopg.AsyncTransaction]
+    _transaction: _AsyncTransaction
 
     async def __aenter__(self) -> "psycopg.AsyncConnection[Any]":
-        self._check_idle()
+        _check_idle(self._connection.pgconn)
+        self._autocommit = self._connection.autocommit
+        try:
+            if self._autocommit:
+                await self._connection.set_autocommit(False)
+            return await self._enter()
+        except BaseException:
+            await self._restore()
+            raise
+
+    async def _enter(self) -> "psycopg.AsyncConnection[Any]":
         for _ in range(ATTEMPTS):
             try:
                 await self._begin()
@@ -202,11 +251,11 @@ class FencedAsyncPsycopg(_Block):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        refusal: Exception | None = None
+        refusal: BaseException | None = None
         if error is None:
             try:
                 await drive_async(self._check_end(), self._run)
-            except (FencegateError, psycopg.Error) as found:
+            except BaseException as found:
                 refusal = error = _before_commit(found)
                 kind, at = type(refusal), refusal.__traceback__
         try:
@@ -217,8 +266,14 @@ class FencedAsyncPsycopg(_Block):
             error.add_note(f"and the rollback failed: {_said(failed)}")
         finally:
             close_unread(self._connection)
+            await self._restore()
         if refusal is not None:
             raise refusal
+
+    async def _restore(self) -> None:
+        if self._autocommit:
+            with contextlib.suppress(psycopg.Error):
+                await self._connection.set_autocommit(True)
 
     async def _run(self, ask: Ask) -> list[Row]:
         async with psycopg.AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
@@ -226,9 +281,11 @@ class FencedAsyncPsycopg(_Block):
             return await cursor.fetchall() if cursor.description else [(cursor.rowcount,)]
 
     async def _begin(self) -> None:
-        transaction = self._connection.transaction()
-        await transaction.__aenter__()
+        transaction = _AsyncTransaction(self._connection)
+        begun = await transaction.__aenter__()
         try:
+            if begun.savepoint_name:  # a release of the driver that does not ask
+                raise UnsafeConfiguration(BEGUN)
             sure = await drive_async(self._passing(), self._run)
             if not sure:
                 raise _Unsure
@@ -241,14 +298,14 @@ class FencedAsyncPsycopg(_Block):
 
     async def _claim(self) -> None:
         try:
-            async with self._connection.transaction():
+            async with _AsyncTransaction(self._connection):
                 await drive_async(_rules.claiming(self._claims), self._run)
         except psycopg.Error as error:
             raise _at_fence(error) from error
 
     async def _create(self) -> None:
         try:
-            async with self._connection.transaction():
+            async with _AsyncTransaction(self._connection):
                 for statement in ddl("postgresql"):
                     await self._run(Ask(statement))
         except psycopg.Error as error:

@@ -90,6 +90,7 @@ class Fenced(Passage, Generic[S]):
         try:
             if isinstance(session, Session):
                 session.flush()
+                self._watch_rest(session)
             self.check_open()
             if self._leases:
                 ensure_held(self._leases)
@@ -103,6 +104,14 @@ class Fenced(Passage, Generic[S]):
         except BaseException as error:
             _roll_back(session, error)
             raise
+
+    def _watch_rest(self, session: Session) -> None:
+        """Connections that we were not told of: a hook of the caller's failed before ours, and that was swallowed."""
+        transaction = session.get_transaction()
+        if transaction is not None:
+            for begun in transaction._connections.values():
+                if begun[0] not in self._passed:
+                    self.watch(begun[0], home_of(begun[0].engine))
 
 
 def _is_ready(session: Session) -> bool:

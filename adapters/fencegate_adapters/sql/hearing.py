@@ -15,17 +15,20 @@ import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, ExceptionContext, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
+from sqlalchemy.util import await_only
 
 from fencegate.core.errors import ResourceUnavailable
+from fencegate_adapters.sql import begin_psycopg
 from fencegate_adapters.sql.dialect import cause
-from fencegate_adapters.sql.homes import Home
+from fencegate_adapters.sql.endings import ends
+from fencegate_adapters.sql.homes import Home, home_of
 from fencegate_adapters.sql.passing.rules import REMEMBERING
 
 _PASSAGES = "fencegate_passages"
-_EXECUTING = ("do_execute", "do_executemany", "do_execute_no_params")
+_HEARD = "fencegate_heard"
 _TELLS = "fencegate_tells"
 """Among the attributes of engines and dialects that do. (SQLAlchemy's own `event.contains` goes by their addresses, and
 says yes of a new engine that stands where one stood that is gone: its statements would have passed unseen.)"""
@@ -37,8 +40,21 @@ class Hears(Protocol):
     def begun(self, connection: Connection, alone: bool) -> None:
         """A session took this connection and began a transaction; `alone`: nobody else is told of that."""
 
+    def watch(self, connection: Connection, home: Home) -> None:
+        """Be told of each statement from now on; `home` is that of the engine."""
+
     def pass_(self, connection: Connection) -> None:
         """A statement is about to be executed."""
+
+    def ended(self, connection: Connection) -> None:
+        """A statement has ended the transaction, as its text says."""
+
+    def along(self, connection: Connection, cursor: Any) -> contextlib.AbstractContextManager[None, bool] | None:
+        """A statement with parameters is about to be executed, and is to be put into this, if into anything. It was
+        executed, unless one comes out behind it."""
+
+    def committing(self, connection: Connection) -> None:
+        """A connection on which it was refused is about to commit."""
 
     def forget_settings(self, connection: Connection) -> None:
         """The transaction is about to end, and the connection may go to somebody else."""
@@ -66,6 +82,19 @@ def leave(joined: Session | Connection, passage: Hears) -> None:
         known[_PASSAGES] = tuple(another for another in passages if another is not passage)
 
 
+def hear_commit(connection: Connection) -> None:
+    """Tell of its commits too, since a passage was refused on it."""
+    if _HEARD not in connection.__dict__:
+        connection.__dict__[_HEARD] = True
+        event.listen(connection, "commit", _before_commit_by_hand)
+        event.listen(connection, "prepare_twophase", _before_commit_by_hand)
+
+
+def _before_commit_by_hand(connection: Connection, *_: Any) -> None:
+    for passage in connection.__dict__.get(_PASSAGES, ()):
+        passage.committing(connection)
+
+
 @functools.cache
 def _listen_to_sessions() -> None:
     event.listen(Session, "after_begin", _after_begin, insert=True)  # before the caller's own
@@ -74,48 +103,115 @@ def _listen_to_sessions() -> None:
 def _listen(engine: Engine, home: Home) -> None:
     dialect: Any = engine.dialect
     if _TELLS not in vars(dialect):
-        for name in _EXECUTING:
-            tells = _telling if name != "do_execute_no_params" else _telling_without
+        for name, tells in (_TAKING_ALONG if dialect.driver in begin_psycopg.DRIVERS else _EXECUTING).items():
             setattr(dialect, name, tells(getattr(dialect, name)))
         vars(dialect)[_TELLS] = True
     if _TELLS not in vars(engine) and any(getattr(dialect.dispatch, name) for name in _EXECUTING):
         event.listen(engine, "before_cursor_execute", _before_cursor_execute)
+        event.listen(engine, "after_cursor_execute", _after_cursor_execute)
         vars(engine)[_TELLS] = True
     if dialect.name in REMEMBERING and not home.tells:
         event.listen(engine, "commit", _before_commit)
         event.listen(engine, "rollback", _before_rollback)
+        event.listen(engine, "handle_error", _after_error)
     home.tells = True
 
 
 def _telling(execute: Callable[..., Any]) -> Callable[..., Any]:
     def tell_and_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> Any:
-        if context is not None:  # else it is none of a connection's
-            connection = context.root_connection
-            for passage in connection.__dict__.get(_PASSAGES, ()):
-                passage.pass_(connection)
-        return execute(cursor, statement, parameters, context)
+        is_told = context is not None and _before_cursor_execute(context.root_connection)
+        try:
+            return execute(cursor, statement, parameters, context)
+        finally:
+            if is_told:
+                _after_cursor_execute(context.root_connection, cursor, statement)
 
     return tell_and_execute
+
+
+def _telling_along(execute: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a driver whose statements may take the passage along."""
+    tell_and_execute = _telling(execute)
+
+    def execute_along(cursor: Any, statement: str, parameters: Any, context: Any = None) -> Any:
+        if context is not None and parameters:
+            connection = context.root_connection
+            passages = connection.__dict__.get(_PASSAGES, ())
+            along = passages[0].along(connection, cursor) if len(passages) == 1 else None
+            if along is not None:
+                with along:
+                    return execute(cursor, statement, parameters, context)
+        return tell_and_execute(cursor, statement, parameters, context)
+
+    return execute_along
 
 
 def _telling_without(execute: Callable[..., Any]) -> Callable[..., Any]:
     def tell_and_execute(cursor: Any, statement: str, context: Any = None) -> Any:
-        if context is not None:
-            _before_cursor_execute(context.root_connection)
-        return execute(cursor, statement, context)
+        is_told = context is not None and _before_cursor_execute(context.root_connection)
+        try:
+            return execute(cursor, statement, context)
+        finally:
+            if is_told:
+                _after_cursor_execute(context.root_connection, cursor, statement)
 
     return tell_and_execute
 
 
-def _before_cursor_execute(connection: Connection, *_: Any) -> None:
-    for passage in connection.__dict__.get(_PASSAGES, ()):
+_EXECUTING = {"do_execute": _telling, "do_executemany": _telling, "do_execute_no_params": _telling_without}
+_TAKING_ALONG = _EXECUTING | {"do_execute": _telling_along}
+
+
+def _after_error(context: ExceptionContext) -> None:
+    """A deadlock rolls everything back, and PyMySQL and aiomysql don't learn that from an error. Where the server can't
+    be asked what is left, nothing is."""
+    connection = context.connection
+    passages: tuple[Hears, ...] = () if connection is None else vars(connection).get(_PASSAGES, ())
+    if connection is None or not passages:
+        return
+    try:
+        driver: Any = connection.connection.driver_connection
+        pinging = driver.ping(reconnect=False)  # not by SQLAlchemy, which lets aiomysql connect anew
+        if connection.dialect.is_async:
+            await_only(pinging)
+    except Exception:
+        for passage in passages:
+            passage.ended(connection)
+
+
+def _after_cursor_execute(connection: Connection, _cursor: object, statement: str, *_: Any) -> None:
+    """What a statement has done to the transaction that passed, where the driver can't tell."""
+    if ends(connection.dialect.name, statement):
+        for passage in vars(connection).get(_PASSAGES, ()):
+            passage.ended(connection)
+
+
+def _before_cursor_execute(connection: Connection, *_: Any) -> bool:
+    """Whether a passage was told of it."""
+    passages: tuple[Hears, ...] = connection.__dict__.get(_PASSAGES, ())
+    for passage in passages:
         passage.pass_(connection)
+    return bool(passages)
 
 
 def _after_begin(session: Session, _transaction: object, connection: Connection) -> None:
     passages = session.__dict__.get(_PASSAGES, ())
-    for passage in passages:
-        passage.begun(connection, len(passages) == 1)
+    if not passages:
+        return
+    known = connection.__dict__.get(_PASSAGES, ())
+    try:
+        # Of a block around the connection, or around another session that shares it. It may be planned to pass with
+        # what comes first, and only one can be.
+        for passage in known:
+            passage.pass_(connection)
+        for passage in passages:
+            passage.begun(connection, len(passages) == 1 and not known)
+    except BaseException:  # which the caller may swallow: those behind the one that was refused look on as well
+        hear_commit(connection)
+        for passage in passages:
+            if passage not in connection.__dict__.get(_PASSAGES, ()):
+                passage.watch(connection, home_of(connection.engine))
+        raise
 
 
 def _before_commit(connection: Connection) -> None:

@@ -11,6 +11,11 @@ Openness = Callable[[], int | None]
 """0 when there is no transaction any more; `FAILED` when a statement of it failed, where that is known; None when it
 turns out that it has not passed."""
 
+
+class NotPassed(Exception):
+    """A statement that took the passage along was not executed, nor anything else: pass, and try again."""
+
+
 FAILED = 3
 """Of psycopg's TransactionStatus; PostgreSQL answers COMMIT with a rollback then, and no error."""
 

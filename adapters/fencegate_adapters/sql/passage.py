@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlalchemy import Connection, RootTransaction
@@ -40,10 +41,12 @@ _Passed = tuple[RootTransaction, Openness] | None
 _QUICKLY: dict[str, Callable[[Connection, RootTransaction, Claims, Seen, bool], Openness | None]] = {
     "pysqlite": begin_sqlite.passes,
     "aiosqlite": begin_sqlite.passes,
-    "psycopg": begin_psycopg.passes,
-    "psycopg_async": begin_psycopg.passes,
-}
+} | dict.fromkeys(begin_psycopg.DRIVERS, begin_psycopg.passes)
 """By driver: what mostly does, in as few steps as possible. None: pass in the usual way."""
+
+
+def _over() -> int:
+    return 0
 
 
 def _status(connection: Connection, passed: _Passed) -> int | None:
@@ -63,7 +66,7 @@ def _status(connection: Connection, passed: _Passed) -> int | None:
 class Passage:
     """The passage of leases through their fences, on every connection of one block."""
 
-    __slots__ = ("_claims", "_leases", "_passed", "_passing", "_session")
+    __slots__ = ("_claims", "_leases", "_passed", "_passing", "_session", "refused")
 
     def __init__(self, session: Any, claims: Claims, leases: Sequence[Leases]) -> None:
         self._session = session
@@ -72,6 +75,8 @@ class Passage:
         self._passed: dict[Connection, _Passed] = {}
         """Of the connections of the block."""
         self._passing = False
+        self.refused: Callable[[BaseException], None] | None = None
+        """Is told of each refusal, which the caller may swallow."""
 
     def begun(self, connection: Connection, alone: bool) -> None:
         """A session took this connection and began. `alone`: nobody else is told of it."""
@@ -114,6 +119,14 @@ class Passage:
                 if root is not None and root.is_active:  # begun by hand, and a cursor of the driver is met by nobody
                     self._pass(connection, home_of(connection.engine), root)
 
+    def committing(self, connection: Connection) -> None:
+        """A transaction that was refused has to pass after all: whoever swallows our error may go on with a cursor of
+        the driver, which is met by nobody, and commit by hand."""
+        root, passed = connection.get_transaction(), self._passed.get(connection)
+        if root is not None and (passed is None or passed[0] is not root):
+            self._pass(connection, home_of(connection.engine), root)
+            self.forget_settings(connection)
+
     def pass_(self, connection: Connection) -> None:
         """Pass, unless this transaction has passed already."""
         if _status(connection, self._passed[connection]) is None and not self._passing:
@@ -121,22 +134,47 @@ class Passage:
             if root is not None:  # else a hook of the caller's says BEGIN itself
                 self._pass(connection, home_of(connection.engine), root)
 
+    def ended(self, connection: Connection) -> None:
+        """A statement has ended this transaction: what is there now is another, even if the driver misses none."""
+        passed = self._passed.get(connection)
+        if passed is not None and passed[0] is connection.get_transaction():
+            self._passed[connection] = passed[0], _over
+
+    def along(self, connection: Connection, cursor: Any) -> AbstractContextManager[None, bool] | None:
+        """What a statement with parameters, about to be executed by this cursor, may be put into: then it takes the
+        passage along, and goes on behind it when it was not executed. None: pass before it."""
+        passed = self._passed[connection]
+        if passed is None or connection.get_transaction() is not passed[0]:
+            return None
+        is_open = passed[1]
+        return is_open if isinstance(is_open, begin_psycopg.Straightly) and is_open.takes_along(cursor) else None
+
     def _pass(self, connection: Connection, home: Home, root: RootTransaction, ahead: bool = False) -> None:
-        if not home.prepared:
-            prepare(connection.engine)  # by another connection: this one is in the caller's transaction
         known = self._passed
         passed = known.get(connection)
         known[connection] = is_open = None
         try:
-            if passed is None or passed[0] is not root:  # else that was tried, and the answer has come just now
+            if not home.prepared:
+                prepare(connection.engine)  # by another connection: this one is in the caller's transaction
+            if passed is not None and passed[0] is root and isinstance(passed[1], begin_psycopg.Straightly):
+                passed[1].roll_back()  # that was tried, and the answer has come just now
+            else:
                 quickly = _QUICKLY.get(connection.dialect.driver)
                 if quickly is not None:
                     is_open = quickly(connection, root, self._claims, home.seen, ahead)
             if is_open is None:
                 is_open = self._pass_as_usual(connection, root, home.seen)
-        except SQLAlchemyError as error:
-            home.prepared = False
-            raise ResourceUnavailable(f"the fence can't be reached: {cause(error)}") from error
+        except BaseException as error:
+            hearing.hear_commit(connection)
+            meant = error
+            if isinstance(error, SQLAlchemyError):
+                home.prepared = False
+                meant = ResourceUnavailable(f"the fence can't be reached: {cause(error)}")
+            if self.refused is not None:
+                self.refused(meant)
+            if meant is error:
+                raise
+            raise meant from error
         known[connection] = root, is_open
 
     def _pass_as_usual(self, connection: Connection, root: RootTransaction, seen: Seen) -> Openness:

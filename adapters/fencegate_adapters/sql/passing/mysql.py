@@ -38,8 +38,9 @@ class MysqlRules:
     after = Ask(_FORGET)
 
     def passing(self, claims: Claims, seen: bool, careful: bool = False) -> Steps[bool]:
-        locks, tokens = claims.named
-        for lock_key, token in claims:
+        for number, (lock_key, token) in enumerate(claims, 1):
+            # Named when the last one is passed: a refusal leaves nothing that the connection could take to others.
+            locks, tokens = claims.named if number == len(claims) else (None, None)
             values = {"key": lock_key.encode().hex(), "token": int(token), "named": tokens, "locks": locks}
             ((shared,),) = (yield Ask(_SHARE, values)) if seen else [(0,)]
             if not shared:

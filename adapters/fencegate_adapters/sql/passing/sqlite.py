@@ -15,19 +15,21 @@ WHERE lock_key = :key AND mode = 'enforce'
 _FIRST = "INSERT INTO fencegate_fences (lock_key, mode, token) VALUES (:key, 'enforce', :token)"
 
 # Passes when the mark is at the token, and fails otherwise, since there is no such absolute value. The writer's lock
-# comes before the look; and where it passes, the row that it would insert is there: no page is written.
+# comes before the look. Where it passes, no page is written: a row without a token is left out, before SQLite looks
+# where it belongs. In a table that somebody made by hand it may be allowed; then the row that it would insert is there.
 SHARE = """
-INSERT INTO fencegate_fences (lock_key, mode, token) VALUES (
+INSERT OR IGNORE INTO fencegate_fences (lock_key, mode, token) VALUES (
     ?1, 'enforce',
-    coalesce(
-        (
-            SELECT token
+    CASE
+        WHEN EXISTS (
+            SELECT 1
             FROM fencegate_fences
             WHERE lock_key = ?1 AND mode = 'enforce' AND token = ?2
                 AND NOT EXISTS (SELECT 1 FROM fencegate_resources WHERE floor > ?2 AND substr(name, 1, 8) <> 'protect:')
-        ),
-        abs(-9223372036854775807 - 1)
-    )
+        )
+        THEN NULL
+        ELSE abs(-9223372036854775807 - 1)
+    END
 )
 ON CONFLICT (lock_key, mode) DO NOTHING
 """
