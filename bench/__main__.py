@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import binaries, own_transactions, stores, summary
+from bench import binaries, object_writes, own_transactions, stores, summary
 from bench.arm import Arm, Sample
 from bench.embedded import EmbeddedLocks
 from bench.etcd import EtcdLocks
@@ -28,6 +28,9 @@ from bench.row_writes import RowWrites
 from bench.server import NotServing
 from bench.summary import Goal
 
+OBJECTS = [
+    f"{label}-{size}-{clients}" for label in ("objects", "azure") for size in ("16k", "256k") for clients in (1, 8)
+]
 GOALS = (
     Goal("fencegate-32", "fencegate-1", at_least=3.0),
     Goal("fencegate-32", "etcd-32", at_least=1.1),
@@ -46,14 +49,12 @@ GOALS = (
     Goal("gateway-rows-postgres-32", "plain-rows-postgres-32", at_least=2.0),
     Goal("gateway-rows-sqlite-32", "plain-rows-sqlite-32", at_least=2.0),
     Goal("fenced-session-postgres-1", "plain-session-postgres-1", at_least=0.95),
+    Goal("fenced-async-session-postgres-1", "plain-async-session-postgres-1", at_least=0.95),
     Goal("fenced-session-sqlite-1", "plain-session-sqlite-1", at_least=0.95),
-    *(
-        Goal(f"fenced-objects-{each}", f"plain-objects-{each}", at_least=0.9)
-        for each in ("16k-1", "16k-8", "256k-1", "256k-8")
-    ),
+    *(Goal(f"fenced-{each}", f"plain-{each}", at_least=0.9) for each in OBJECTS),
     # Told, not aimed at: what a condition costs on this server, and what the fence adds to that.
-    *(Goal(f"conditional-objects-{each}", f"plain-objects-{each}") for each in ("16k-1", "16k-8")),
-    *(Goal(f"fenced-objects-{each}", f"conditional-objects-{each}") for each in ("16k-1", "16k-8")),
+    *(Goal(f"conditional-{each}", f"plain-{each}") for each in OBJECTS),
+    *(Goal(f"fenced-{each}", f"conditional-{each}") for each in OBJECTS),
 )
 
 
@@ -87,10 +88,13 @@ def measurements() -> list[Measurement]:
         RowWrites("gateway-rows-sqlite", None, fenced=True),
     ]
     cycles += [Measurement(arm, 32) for arm in rows]
-    own = own_transactions.pair("postgres", stores.POSTGRES) + own_transactions.pair("sqlite", None)
+    own = [
+        *own_transactions.pair("postgres", stores.POSTGRES),
+        *own_transactions.pair("postgres", stores.POSTGRES, is_async=True),
+        *own_transactions.pair("sqlite", None),
+    ]
     cycles += [Measurement(arm, 1) for arm in own]
-    objects = [ObjectWrites("plain", 16), ObjectWrites("conditional", 16), ObjectWrites("fenced", 16)]
-    objects += [ObjectWrites("plain", 256), ObjectWrites("fenced", 256)]
+    objects = object_writes.arms()
     cycles += [Measurement(arm, clients) for clients in (1, 8) for arm in objects]
     return cycles + [Measurement(arm, waiters, hand_over=True) for arm, waiters in hand_overs]
 

@@ -10,8 +10,8 @@ import os
 import sys
 import threading
 import time
+from array import array
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bench import libraries
@@ -21,116 +21,120 @@ HELD_S = 0.002
 
 
 class Tally:
-    """What was seen, once it counts."""
+    """What was seen since it counts."""
 
     def __init__(self, kind: str, what: str) -> None:
         self.kind = kind
         self.what = what
-        self.counts = False
-        self.cycles = 0
         self.errors: list[str] = []
-        calls = ("acquire", "release") if what == "cycles" else ("hand-over",)
-        self.latencies: dict[str, Counter[int]] = {call: Counter() for call in calls}
+        self.until_s = 0.0
         self.let_go_s = 0.0
         """When the last holder began to release."""
-        self.until_s = 0.0
-        self.started_s = 0.0
-        self.started_cpu_s = 0.0
+        self.begin(0.0)
+
+    def begin(self, seconds: float) -> None:
+        """From here on it counts."""
+        self.times_s = array("d")
+        """Of each cycle how long it took to acquire, and to release; or of each hand-over. They are sorted out at the
+        end, since whatever is done between two calls would be counted among them."""
+        self.let_go_s = 0.0
+        self.started_s, self.started_cpu_s = time.perf_counter(), time.process_time()
+        self.until_s = self.started_s + seconds
 
     @property
-    def over(self) -> bool:
-        return bool(self.errors) or time.perf_counter() >= self.until_s
+    def latencies(self) -> dict[str, Counter[int]]:
+        calls = ("acquire", "release") if self.what == "cycles" else ("hand-over",)
+        return {
+            call: Counter(round(took_s * 1e6) for took_s in self.times_s[number :: len(calls)])
+            for number, call in enumerate(calls)
+        }
 
-    def cycle(self, asked_s: float, held_s: float, releasing_s: float, released_s: float) -> None:
-        if self.counts:
-            self.cycles += 1
-            self.latencies["acquire"][round((held_s - asked_s) * 1e6)] += 1
-            self.latencies["release"][round((released_s - releasing_s) * 1e6)] += 1
+    @property
+    def cycles(self) -> int:
+        return len(self.times_s) // (2 if self.what == "cycles" else 1)
 
-    def handed_over(self, asked_s: float, held_s: float) -> None:
-        """Only to one who was waiting already."""
-        if self.counts and asked_s < self.let_go_s:
-            self.cycles += 1
-            self.latencies["hand-over"][round((held_s - self.let_go_s) * 1e6)] += 1
+    def failed(self, error: Exception) -> None:
+        self.errors.append(f"{type(error).__name__}: {error}")
 
 
 async def one_task(client: libraries.AsyncClient, tally: Tally) -> None:
+    now, times_s = time.perf_counter, tally.times_s
     try:
-        while not tally.over:
-            asked_s = time.perf_counter()
+        asked_s = now()
+        while asked_s < tally.until_s and not tally.errors:
             await client.acquire()
-            held_s = time.perf_counter()
-            if tally.what == "hand-over":
-                tally.handed_over(asked_s, held_s)
-                await asyncio.sleep(HELD_S)
-                tally.let_go_s = time.perf_counter()
-            releasing_s = time.perf_counter()
+            held_s = now()
             await client.release()
-            if tally.what == "cycles":
-                tally.cycle(asked_s, held_s, releasing_s, time.perf_counter())
+            released_s = now()
+            times_s.extend((held_s - asked_s, released_s - held_s))
+            asked_s = released_s
     except Exception as error:
-        tally.errors.append(f"{type(error).__name__}: {error}")
+        tally.failed(error)
 
 
-def one_thread(client: libraries.SyncClient, tally: Tally, mutex: threading.Lock) -> None:
+async def one_task_after_another(client: libraries.AsyncClient, tally: Tally) -> None:
+    now = time.perf_counter
     try:
-        while not tally.over:
-            asked_s = time.perf_counter()
-            client.acquire()
-            held_s = time.perf_counter()
-            if tally.what == "hand-over":
-                with mutex:
-                    tally.handed_over(asked_s, held_s)
-                time.sleep(HELD_S)
-                tally.let_go_s = time.perf_counter()
-            releasing_s = time.perf_counter()
-            client.release()
-            released_s = time.perf_counter()
-            if tally.what == "cycles":
-                with mutex:
-                    tally.cycle(asked_s, held_s, releasing_s, released_s)
+        while (asked_s := now()) < tally.until_s and not tally.errors:
+            await client.acquire()
+            held_s = now()
+            if asked_s < tally.let_go_s:  # only who was waiting already
+                tally.times_s.append(held_s - tally.let_go_s)
+            await asyncio.sleep(HELD_S)
+            tally.let_go_s = now()
+            await client.release()
     except Exception as error:
-        tally.errors.append(f"{type(error).__name__}: {error}")
+        tally.failed(error)
+
+
+def one_thread(client: libraries.SyncClient, tally: Tally) -> None:
+    now, times_s = time.perf_counter, tally.times_s
+    try:
+        asked_s = now()
+        while asked_s < tally.until_s and not tally.errors:
+            client.acquire()
+            held_s = now()
+            client.release()
+            released_s = now()
+            times_s.extend((held_s - asked_s, released_s - held_s))
+            asked_s = released_s
+    except Exception as error:
+        tally.failed(error)
+
+
+def one_thread_after_another(client: libraries.SyncClient, tally: Tally) -> None:
+    now = time.perf_counter
+    try:
+        while (asked_s := now()) < tally.until_s and not tally.errors:
+            client.acquire()
+            held_s = now()
+            if asked_s < tally.let_go_s:
+                tally.times_s.append(held_s - tally.let_go_s)
+            time.sleep(HELD_S)
+            tally.let_go_s = now()
+            client.release()
+    except Exception as error:
+        tally.failed(error)
 
 
 async def with_tasks(make: libraries.MakeAsync, url: str, clients: int, seconds: float, tally: Tally) -> None:
+    one = one_task if tally.what == "cycles" else one_task_after_another
     async with make(url, [_name(tally, client) for client in range(clients)]) as made:
-        await _rounds(tally, seconds, lambda: _gather(made, tally))
-
-
-async def _gather(made: list[libraries.AsyncClient], tally: Tally) -> None:
-    await asyncio.gather(*(one_task(client, tally) for client in made))
-
-
-async def _rounds(tally: Tally, seconds: float, run: Callable[[], Awaitable[None]]) -> None:
-    tally.until_s = time.perf_counter() + WARM_UP_S
-    await run()
-    begin(tally, seconds)
-    await run()
+        for each_s in (WARM_UP_S, seconds):
+            tally.begin(each_s)
+            await asyncio.gather(*(one(client, tally) for client in made))
 
 
 def with_threads(make: libraries.MakeSync, url: str, clients: int, seconds: float, tally: Tally) -> None:
+    one = one_thread if tally.what == "cycles" else one_thread_after_another
     with make(url, [_name(tally, client) for client in range(clients)]) as made:
-        mutex = threading.Lock()
-
-        def run() -> None:
-            threads = [threading.Thread(target=one_thread, args=(client, tally, mutex)) for client in made]
+        for each_s in (WARM_UP_S, seconds):
+            tally.begin(each_s)
+            threads = [threading.Thread(target=one, args=(client, tally)) for client in made]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-
-        tally.until_s = time.perf_counter() + WARM_UP_S
-        run()
-        begin(tally, seconds)
-        run()
-
-
-def begin(tally: Tally, seconds: float) -> None:
-    """From here on it counts."""
-    tally.counts, tally.let_go_s = True, 0.0
-    tally.started_s, tally.started_cpu_s = time.perf_counter(), time.process_time()
-    tally.until_s = time.perf_counter() + seconds
 
 
 def _name(tally: Tally, client: int) -> str:

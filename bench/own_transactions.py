@@ -1,16 +1,15 @@
 """The arms that update a row in the caller's own transactions, by a session of SQLAlchemy: fenced, and plainly.
 
-The two of a database run in turns of some transactions each, in one thread, and the rate is that of the median turn:
-they are so close together that one bad moment of the machine would decide. Each has an engine of its own, and in SQLite
-a file. The lock is named by hand, so no lease is asked whether it is still held.
+The two of a database run in turns (`turns.py`), in one thread. Each has an engine of its own, and in SQLite a file. The
+lock is named by hand, so no lease is asked whether it is still held.
 """
 
-import os
+import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from sqlalchemy import (
@@ -26,17 +25,17 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from bench.arm import Sample
 from bench.library import SharedServer
-from bench.summary import WRITE
+from bench.turns import Turns, in_turns
 from fencegate.sql import fenced
 
 TOKEN = 1_700_000_000_000_000
 TURN = 20
 """So many transactions of one arm, then as many of the other."""
-WARM_TURNS = 2
 
 accounts = Table("own_accounts", MetaData(), Column("id", Integer, primary_key=True), Column("balance", BigInteger))
 
@@ -44,10 +43,11 @@ accounts = Table("own_accounts", MetaData(), Column("id", Integer, primary_key=T
 class OwnTransactions:
     """An arm; see the head of this file. Without a server it is an SQLite file."""
 
-    def __init__(self, name: str, server: SharedServer | None, *, fenced: bool) -> None:
+    def __init__(self, name: str, server: SharedServer | None, *, is_async: bool, is_fenced: bool) -> None:
         self.name = name
         self._server = server
-        self._fenced = fenced
+        self._is_async = is_async
+        self._is_fenced = is_fenced
         self._engine: Engine | None = None
         self._other: OwnTransactions | None = None
         self._taken: list[Sample] = []
@@ -83,15 +83,18 @@ class OwnTransactions:
         assert clients == 1, "they run in turns, in one thread"
         if not self._taken:
             arms = [arm for arm in (self, self._other) if arm is not None and arm._engine is not None]
-            for arm, sample in zip(arms, in_turns([arm.writer() for arm in arms], seconds), strict=True):
+            for arm, sample in zip(arms, asyncio.run(_in_turns(arms, seconds)), strict=True):
                 arm._taken.append(sample)
         return self._taken.pop()
 
-    def writer(self) -> Callable[[], None]:
+    def writer(self, stack: AsyncExitStack) -> Callable[[], Awaitable[None] | None]:
         """What is measured."""
         engine = self._engine
         assert engine is not None
         change = update(accounts).where(accounts.c.id == 1).values(balance=accounts.c.balance + 1)
+        if self._is_async:
+            async_engine = create_async_engine(engine.url)
+            stack.push_async_callback(async_engine.dispose)
 
         def plainly() -> None:
             with Session(engine) as session:
@@ -102,61 +105,45 @@ class OwnTransactions:
             with Session(engine) as session, fenced(session, lock_key="bench:1", token=TOKEN):
                 session.execute(change)
 
-        return under_fence if self._fenced else plainly
+        async def plainly_async() -> None:
+            async with AsyncSession(async_engine) as session:
+                await session.execute(change)
+                await session.commit()
+
+        async def under_fence_async() -> None:
+            async with AsyncSession(async_engine) as session, fenced(session, lock_key="bench:1", token=TOKEN):
+                await session.execute(change)
+
+        if self._is_async:
+            return under_fence_async if self._is_fenced else plainly_async
+        return under_fence if self._is_fenced else plainly
 
 
-def pair(database: str, server: SharedServer | None) -> list[OwnTransactions]:
+def pair(database: str, server: SharedServer | None, *, is_async: bool = False) -> list[OwnTransactions]:
     """The same transaction on a database, plainly and under a fence."""
-    plain = OwnTransactions(f"plain-session-{database}", server, fenced=False)
-    under_fence = OwnTransactions(f"fenced-session-{database}", server, fenced=True)
+    label = f"{'async-' if is_async else ''}session-{database}"
+    plain = OwnTransactions(f"plain-{label}", server, is_async=is_async, is_fenced=False)
+    under_fence = OwnTransactions(f"fenced-{label}", server, is_async=is_async, is_fenced=True)
     plain._other, under_fence._other = under_fence, plain
     return [plain, under_fence]
 
 
-def in_turns(writers: list[Callable[[], None]], seconds: float) -> list[Sample]:
-    """A sample of each, of so many seconds. An error ends them all."""
-    turns = [_Turns(write) for write in writers]
-    for one in turns * WARM_TURNS:
-        one.take()
-    for one in turns:
-        one.begin_to_count()
-    while min(sum(one.turns_s) for one in turns) < seconds and not any(one.error for one in turns):
-        for one in turns:
-            one.take()
-    return [one.sample() for one in turns]
+async def _in_turns(arms: Sequence[OwnTransactions], seconds: float) -> list[Sample]:
+    async with AsyncExitStack() as stack:
+        return await in_turns([partial(_turn, arm.writer(stack)) for arm in arms], TURN, seconds)
 
 
-class _Turns:
-    """Of one arm."""
-
-    def __init__(self, write: Callable[[], None]) -> None:
-        self._write = write
-        self.error = ""
-        self.begin_to_count()
-
-    def begin_to_count(self) -> None:
-        self._latencies_us: Counter[int] = Counter()
-        self.turns_s: list[float] = []
-        self._cpu_s = 0.0
-
-    def take(self) -> None:
-        cpu_s, began_s = time.process_time(), time.perf_counter()
-        before_s = began_s
+async def _turn(write: Callable[[], Awaitable[None] | None], turns: Turns) -> None:
+    with turns.one():
+        now_s = time.perf_counter()
         try:
             for _ in range(TURN):
-                self._write()
-                now_s = time.perf_counter()
-                self._latencies_us[int((now_s - before_s) * 1_000_000)] += 1
-                before_s = now_s
+                writing = write()
+                if writing is not None:
+                    await writing
+                now_s = turns.written(now_s)
         except Exception as error:
-            self.error = f"{type(error).__name__}: {error}"
-        self.turns_s.append(before_s - began_s)
-        self._cpu_s += time.process_time() - cpu_s
-
-    def sample(self) -> Sample:
-        done, rate = self._latencies_us.total(), 0.0 if self.error else TURN / median(self.turns_s)
-        load_cpu = self._cpu_s / max(sum(self.turns_s), self._cpu_s) / (os.cpu_count() or 1)
-        return Sample(done, rate, int(bool(self.error)), self.error, {WRITE: self._latencies_us}, load_cpu)
+            turns.failed(error)
 
 
 def _durable(driver: Any, _record: object) -> None:

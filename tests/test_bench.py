@@ -17,7 +17,7 @@ from bench import binaries
 from bench.etcd import EtcdLocks
 from bench.signals import signals_held_back
 from bench.wrk import run_cycles
-from tests.real import redis
+from tests.real import redis, seaweed
 
 ROOT = Path(__file__).parents[1]
 BENCH = (sys.executable, "-m", "bench")
@@ -79,6 +79,22 @@ def test_libraries_on_a_server_are_measured_in_processes_of_their_own() -> None:
     assert sorted(outcome["handOvers"]) == sorted(name for name in names if "hand-over" in name)
     assert all(arm["handOvers"] > 0 for arm in outcome["handOvers"].values())
     assert "fencegate-redis-1 / redis-py-1" in outcome["ratios"]
+
+
+def test_arms_that_run_in_turns_are_measured_with_each_number_of_clients() -> None:
+    if reason := seaweed.missing():
+        pytest.skip(reason)
+    objects = [f"{kind}-objects-16k-{clients}" for clients in (1, 8) for kind in ("plain", "conditional", "fenced")]
+    names = ["plain-session-sqlite-1", "fenced-session-sqlite-1", *objects]
+    command = [*BENCH, "--json", "--seconds", "0.2", "--rounds", "2", "--only", *names]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    outcome = json.loads(run.stdout.splitlines()[-1])
+    assert outcome["valid"] is True
+    assert sorted(outcome["writes"]) == sorted(names)
+    assert all(arm["writes"] > 0 and arm["errors"] == 0 for arm in outcome["writes"].values())
+    for clients in (1, 8):
+        assert outcome["ratios"][f"fenced-objects-16k-{clients} / plain-objects-16k-{clients}"]["value"] > 0
 
 
 def test_a_short_run_of_hand_overs_gives_their_length_without_errors_and_the_ratios() -> None:
