@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,8 @@ def test_another_service_at_the_address_is_no_server(status: int, content: bytes
         if status != 200:  # what answers 200 may have done it, and is asked again
             commands.append(["run", "k", "--", "true"])
         try:
-            answers = [run(*command, **environment) for command in commands]
+            with ThreadPoolExecutor(len(commands)) as threads:  # some of them are patient
+                answers = list(threads.map(lambda command: run(*command, **environment), commands))
         finally:
             other.shutdown()
     for answer in answers:
