@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 
 from fencegate import Locks, connect
+from tests.real import redis as real_redis
 from tests.scheduling import schedule, turn
 from tests.servers import MakeServer, Server, start_server
 
@@ -115,6 +116,12 @@ def stoppable(running: Server) -> Iterator[Server]:
     """A server that a test may stop; it runs on afterwards."""
     yield running
     running.signal(signal.SIGCONT)
+
+
+@pytest.fixture(scope="session")
+def redis_program() -> str:
+    """The server that tests take which need some server of this kind."""
+    return real_redis.program_of(real_redis.VALKEY)
 
 
 @pytest.fixture

@@ -38,6 +38,7 @@ def missing() -> list[str]:
     there = {
         "postgresql": shutil.which("initdb") or any(Path("/usr/lib/postgresql").glob("*/bin/initdb")),
         "pgbouncer": shutil.which("pgbouncer", path=path),
+        "redis-server": shutil.which("redis-server", path=path),
         "mariadb-server": shutil.which("mariadbd", path=path) or shutil.which("mysqld", path=path),
         "default-jre-headless": shutil.which("java"),
         "zookeeper": Path("/usr/share/java/zookeeper.jar").exists(),

@@ -8,15 +8,14 @@ import pytest
 from tests.real import redis as real
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
+MANY = ("--databases", "1000")
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real.RedisServer]:
+def redis_server(tmp_path_factory: pytest.TempPathFactory, redis_program: str) -> Iterator[real.RedisServer]:
     """A server that no test kills or flushes."""
-    if reason := real.missing():
-        pytest.skip(reason)
-    server = real.RedisServer(tmp_path_factory.mktemp("redis"), *DURABLE, "--databases", "1000").start()
+    server = real.RedisServer(tmp_path_factory.mktemp("redis"), *DURABLE, *MANY, program=redis_program).start()
     yield server
     server.terminate()
 

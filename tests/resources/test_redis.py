@@ -19,10 +19,11 @@ from fencegate.core.errors import (
 from fencegate.core.ports import Conditions, Key, Resource, RowWrite, Seen
 from fencegate.testing.resource_suite import PER_KEY, Mode, ResourceSuite, opened
 from fencegate_adapters.redis import RedisHashes, RedisStrings
+from tests.real.redis import redis_program
 from tests.resources.redis_fixtures import redis_server, redis_url
 from tests.whole_bodies import check_whole_bodies
 
-__all__ = ["redis_server", "redis_url"]
+__all__ = ["redis_program", "redis_server", "redis_url"]
 
 
 async def body(*parts: bytes) -> AsyncIterator[bytes]:

@@ -14,9 +14,10 @@ from fencegate_adapters.redis import RedisHashes
 from tests.child import Child
 from tests.eventually import eventually
 from tests.real import redis as real
-from tests.resources.redis_fixtures import DURABLE, redis_server, redis_url
+from tests.real.redis import redis_program
+from tests.resources.redis_fixtures import DURABLE, MANY, redis_server, redis_url
 
-__all__ = ["redis_server", "redis_url"]
+__all__ = ["redis_program", "redis_server", "redis_url"]
 
 _numbers = itertools.count()
 
@@ -51,11 +52,9 @@ async def put(rows: RedisHashes, token: int, key: str = "k") -> None:
 
 
 @pytest.fixture(scope="module")
-def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real.RedisServer]:
+def own_server(tmp_path_factory: pytest.TempPathFactory, redis_program: str) -> Iterator[real.RedisServer]:
     """A server whose settings a test may change, if it puts them back."""
-    if reason := real.missing():
-        pytest.skip(reason)
-    server = real.RedisServer(tmp_path_factory.mktemp("own"), *DURABLE).start()
+    server = real.RedisServer(tmp_path_factory.mktemp("own"), *DURABLE, *MANY, program=redis_program).start()
     yield server
     server.terminate()
 
@@ -186,7 +185,8 @@ async def test_a_floor_of_one_resource_lets_nobody_into_another(redis_url: str) 
 async def test_a_write_that_its_replica_has_is_fenced_there_after_a_failover(
     tmp_path_factory: pytest.TempPathFactory, own_server: real.RedisServer, own_url: str
 ) -> None:
-    replica = real.RedisServer(tmp_path_factory.mktemp("replica"), "--replicaof", "127.0.0.1", str(own_server.port))
+    following = (*MANY, "--replicaof", own_server.host, str(own_server.port))
+    replica = real.RedisServer(tmp_path_factory.mktemp("replica"), *following, program=own_server.program)
     replica.start()
     try:
         await eventually(lambda: b"state=online" in own_server.ask("INFO", "replication"))
@@ -211,7 +211,9 @@ async def test_a_write_that_its_replica_has_is_fenced_there_after_a_failover(
 
 
 async def test_a_cluster_is_refused(tmp_path_factory: pytest.TempPathFactory, redis_server: real.RedisServer) -> None:
-    server = real.RedisServer(tmp_path_factory.mktemp("cluster"), "--cluster-enabled", "yes").start()
+    server = real.RedisServer(
+        tmp_path_factory.mktemp("cluster"), "--cluster-enabled", "yes", program=redis_server.program
+    ).start()
     try:
         resource = rows_at(server.url)
         for refused in (resource.open(), resource.raise_floor(5)):

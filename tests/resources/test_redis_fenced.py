@@ -20,9 +20,10 @@ from fencegate.testing.fault_proxy import FaultProxy
 from fencegate.testing.resource_suite import opened
 from fencegate_adapters.redis import RedisHashes
 from tests.child import Child
+from tests.real.redis import redis_program
 from tests.resources.redis_fixtures import redis_server, redis_url
 
-__all__ = ["redis_server", "redis_url"]
+__all__ = ["redis_program", "redis_server", "redis_url"]
 
 
 @dataclass

@@ -14,13 +14,14 @@ from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
 from fencegate.core.ports import RowWrite
 from fencegate.redis import FencedRedis
 from fencegate_adapters.redis import RedisHashes, RedisStrings, script
-from tests.real.redis import RedisServer
+from tests.real.redis import RedisServer, redis_program
 from tests.resources.redis_fixtures import redis_server, redis_url
 from tests.resources.test_redis_fenced import Held
 
-__all__ = ["redis_server", "redis_url"]
+__all__ = ["redis_program", "redis_server", "redis_url"]
 
-ACL = "+@read +@write +@scripting +@connection -@dangerous +info"  # as docs/resources/redis.md says
+# As docs/resources/redis.md says.
+ACL = "+@read +@write +@scripting +@connection -@dangerous +select +client|setname +info"
 KINDS: dict[str, type[RedisStrings] | type[RedisHashes]] = {"strings": RedisStrings, "hashes": RedisHashes}
 PARTS = {
     "strings": ("numbers", "enter", "record", "fence", "string_read", "string_write", "string_list", "floor"),

@@ -13,11 +13,9 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 @pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real.RedisServer]:
+def redis_server(tmp_path_factory: pytest.TempPathFactory, redis_program: str) -> Iterator[real.RedisServer]:
     """A server that forgets nothing when it is killed."""
-    if reason := real.missing():
-        pytest.skip(reason)
-    server = real.RedisServer(tmp_path_factory.mktemp("redis"), *DURABLE).start()
+    server = real.RedisServer(tmp_path_factory.mktemp("redis"), *DURABLE, program=redis_program).start()
     yield server
     server.terminate()
 

@@ -11,10 +11,10 @@ from fencegate.testing.committing import by, gather_log, put
 from fencegate_lockservice.stores import open_store
 from fencegate_lockservice.stores.redis import server
 from fencegate_lockservice.stores.redis.alone import Alone
-from tests.real.redis import RedisServer
+from tests.real.redis import RedisServer, redis_program
 from tests.stores.redis_fixtures import prefix, redis_server, redis_url, store
 
-__all__ = ["prefix", "redis_server", "redis_url", "store"]
+__all__ = ["prefix", "redis_program", "redis_server", "redis_url", "store"]
 
 LOG = [("lock/k", b"{}")]
 
@@ -150,6 +150,20 @@ async def test_a_script_that_the_server_forgot_is_brought_again(store: Store, re
     last = put("lock/k", version)
     await commit(store, last)
     assert (await store.load(["lock/k"]))["lock/k"].version == last.version
+
+
+async def test_what_is_due_but_not_gone_yet_is_taken_away_when_it_is(
+    store: Store, redis_server: RedisServer, prefix: str
+) -> None:
+    """Within one millisecond an entry is due for us and still there for the server."""
+    version = await a_lock(store)
+    await store.commit([put("session/s", keep_until_us=by(store, 3_600_000_000))], [], by(store))
+    redis_server.ask("ZADD", f"{prefix}fencegate-keep", "1", "session/s")
+    for _ in range(64):
+        change = put("lock/k", version)
+        await commit(store, change)
+        version = change.version
+    assert redis_server.ask("ZCARD", f"{prefix}fencegate-keep") == b":1\r\n"
 
 
 async def test_now_and_then_it_takes_away_what_is_past_its_time(

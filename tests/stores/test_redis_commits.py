@@ -10,10 +10,10 @@ from fencegate.testing.change_log_suite import first_answer
 from fencegate.testing.committing import by, gather_log, put
 from fencegate_lockservice.stores import open_store
 from fencegate_lockservice.stores.redis import commits
-from tests.real.redis import RedisServer
+from tests.real.redis import RedisServer, redis_program
 from tests.stores.redis_fixtures import prefix, redis_server, redis_url, store
 
-__all__ = ["prefix", "redis_server", "redis_url", "store"]
+__all__ = ["prefix", "redis_program", "redis_server", "redis_url", "store"]
 
 
 async def together(store: Store, *commits: list[Change], late: int = -1) -> list[BaseException | None]:
@@ -145,9 +145,9 @@ async def test_a_commit_that_no_script_can_carry_is_refused_alone_and_nothing_of
 
 
 async def test_after_a_flush_none_of_a_group_lands_and_the_next_ones_do(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, redis_program: str
 ) -> None:
-    server = RedisServer(tmp_path_factory.mktemp("flushed")).start()
+    server = RedisServer(tmp_path_factory.mktemp("flushed"), program=redis_program).start()
     try:
         store = await open_store(server.url)
         old = put("old")

@@ -23,12 +23,13 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> MovedClock | None:
     return None if moved_clock.missing() else MovedClock(tmp_path_factory.mktemp("clock"))
 
 
-@pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory, clock: MovedClock | None) -> Iterator[RedisServer]:
-    if reason := real.missing():
-        pytest.skip(reason)
-    environment = clock.environment if clock is not None else None
-    server = RedisServer(tmp_path_factory.mktemp("redis"), *DURABLE, environment=environment).start()
+@pytest.fixture(scope="module", params=[real.VALKEY, real.REDIS])
+def redis_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, clock: MovedClock | None
+) -> Iterator[RedisServer]:
+    environment, program = clock.environment if clock is not None else None, real.program_of(request.param)
+    folder = tmp_path_factory.mktemp("redis")
+    server = RedisServer(folder, *DURABLE, environment=environment, program=program).start()
     yield server
     server.terminate()
 

@@ -17,25 +17,25 @@ from fencegate.testing.fault_proxy import FaultProxy
 from fencegate.testing.told import Grant, Told
 from fencegate_lockservice.stores import open_store
 from tests.eventually import eventually
-from tests.real import redis as real
-from tests.real.redis import RedisServer
+from tests.real.redis import RedisServer, redis_program
+
+__all__ = ["redis_program"]
 
 LOCKS = ["loss:a", "loss:b"]
 REFUSED = (LockHeld, LockExpired, NotOwner, StoreUnavailable, OutcomeUnknown)
 
 
 @pytest.fixture
-def primary(tmp_path: Path) -> Iterator[RedisServer]:
-    if reason := real.missing():
-        pytest.skip(reason)
-    server = RedisServer(tmp_path / "primary", "--repl-diskless-sync-delay", "0").start()
+def primary(tmp_path: Path, redis_program: str) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path / "primary", "--repl-diskless-sync-delay", "0", program=redis_program).start()
     yield server
     server.terminate()
 
 
 @pytest.fixture
 def replica(primary: RedisServer, tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path / "replica", "--replicaof", primary.host, str(primary.port)).start()
+    following = ("--replicaof", primary.host, str(primary.port))
+    server = RedisServer(tmp_path / "replica", *following, program=primary.program).start()
     yield server
     server.terminate()
 

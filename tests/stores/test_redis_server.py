@@ -17,20 +17,17 @@ from fencegate.testing.committing import gather_log, put, write
 from fencegate_lockservice.stores import open_store
 from fencegate_lockservice.stores.redis import line as redis_line
 from tests.eventually import eventually
-from tests.real import redis as real
-from tests.real.redis import RedisServer
+from tests.real.redis import RedisServer, redis_program
 from tests.stores.redis_fixtures import DURABLE, prefix, redis_server, redis_url, store
 
-__all__ = ["prefix", "redis_server", "redis_url", "store"]
+__all__ = ["prefix", "redis_program", "redis_server", "redis_url", "store"]
 
 
 @pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[RedisServer]:
+def own_server(tmp_path: Path, redis_program: str) -> Iterator[RedisServer]:
     """A server that a test may kill or flush."""
-    if reason := real.missing():
-        pytest.skip(reason)
     with ExitStack() as stack:
-        server = RedisServer(tmp_path / "own", *DURABLE).start()
+        server = RedisServer(tmp_path / "own", *DURABLE, program=redis_program).start()
         stack.callback(server.terminate)
         yield server
 
@@ -55,10 +52,8 @@ async def reset_of(stream: AsyncIterator[Changes]) -> Changes:
 # --- another kind of server ------------------------------------------------------------------------------------------
 
 
-async def test_a_cluster_is_refused(tmp_path: Path) -> None:
-    if reason := real.missing():
-        pytest.skip(reason)
-    server = RedisServer(tmp_path / "cluster", "--cluster-enabled", "yes").start()
+async def test_a_cluster_is_refused(tmp_path: Path, redis_program: str) -> None:
+    server = RedisServer(tmp_path / "cluster", "--cluster-enabled", "yes", program=redis_program).start()
     try:
         with pytest.raises(UnsafeConfiguration, match="cluster"):
             await open_store(server.url)
@@ -66,10 +61,8 @@ async def test_a_cluster_is_refused(tmp_path: Path) -> None:
         server.terminate()
 
 
-async def test_a_password_that_the_server_does_not_understand_is_not_told(tmp_path: Path) -> None:
-    if reason := real.missing():
-        pytest.skip(reason)
-    server = RedisServer(tmp_path / "open", "--rename-command", "AUTH", '""').start()
+async def test_a_password_that_the_server_does_not_understand_is_not_told(tmp_path: Path, redis_program: str) -> None:
+    server = RedisServer(tmp_path / "open", "--rename-command", "AUTH", '""', program=redis_program).start()
     try:
         with pytest.raises(UnsafeConfiguration, match="user or the password") as refusal:
             await open_store(server.url.replace("//", "//bob:a-secret@"))
@@ -148,7 +141,8 @@ async def test_scripts_that_the_server_forgot_are_brought_again(store: Store, re
 async def test_a_replica_is_refused_with_the_advice_to_name_the_primary(
     own_server: RedisServer, tmp_path: Path
 ) -> None:
-    replica = RedisServer(tmp_path / "replica", "--replicaof", own_server.host, str(own_server.port)).start()
+    following = ("--replicaof", own_server.host, str(own_server.port))
+    replica = RedisServer(tmp_path / "replica", *following, program=own_server.program).start()
     try:
         with pytest.raises(Unavailable, match=r"primary|loading"):
             await open_store(replica.url)

@@ -30,8 +30,15 @@ def missing() -> str | None:
 class RedisServer(ServerProcess):
     """`options` are settings as on the command line: RedisServer(path, "--appendonly", "yes")."""
 
-    def __init__(self, folder: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        program: str | None = None,
+    ) -> None:
         super().__init__(folder)
+        self.program = program or binary()
         self._environment = {**os.environ, **(environment or {})}
         self._options = options
 
@@ -40,10 +47,9 @@ class RedisServer(ServerProcess):
         return f"redis://{self.address}/0"
 
     def launch(self) -> None:
-        program = binary()
-        assert program is not None, HOW_TO_GET
+        assert self.program is not None, HOW_TO_GET
         settings = ["--bind", self.host, "--port", str(self.port), "--dir", str(self._folder), "--save", ""]
-        self._spawn([program, *settings, *self._options], self._environment)
+        self._spawn([self.program, *settings, *self._options], self._environment)
 
     def answers(self) -> bool:
         """It may still be loading."""
