@@ -262,6 +262,7 @@ SAFE = {"maxmemory": "0", "maxmemory-policy": "noeviction", "appendonly": "yes",
         ({"maxmemory-policy": "volatile-ttl", "maxmemory": "1000"}, 0, ["warning", "fine"]),
         ({"appendonly": "no"}, 0, ["fine", "warning"]),
         ({"appendfsync": "everysec"}, 0, ["fine", "warning"]),
+        ({"no-appendfsync-on-rewrite": "yes"}, 0, ["fine", "warning"]),
         ({}, 1, ["fine", "fine", "warning"]),
         ({"min-replicas-to-write": "1"}, 1, ["fine", "fine", "warning"]),
     ],
@@ -279,6 +280,11 @@ async def test_an_inspection_sees_the_settings_of_the_server(store: Store, redis
         assert [finding.level for finding in await store.inspect()] == ["unsafe", "fine"]
     finally:
         redis_server.ask("CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
+    redis_server.ask("CONFIG", "SET", "no-appendfsync-on-rewrite", "yes")
+    try:
+        assert [finding.level for finding in await store.inspect()] == ["fine", "warning"]
+    finally:
+        redis_server.ask("CONFIG", "SET", "no-appendfsync-on-rewrite", "no")
 
 
 ACL = "+@read +@write +@scripting +@connection -@dangerous +info +time"  # as docs/stores/redis.md says

@@ -227,6 +227,18 @@ async def test_safe_settings_are_fine_and_unsafe_ones_are_told(redlock_url: str,
     assert all(finding.advice for finding in findings if finding.level != "fine")
 
 
+async def test_a_node_that_does_not_flush_while_it_rewrites_its_file_is_unsafe(lasting_five: Five) -> None:
+    store = await open_store(f"{address(lasting_five)}?prefix={SYSTEM.random_id(4)}:")
+    lasting_five[2].ask("CONFIG", "SET", "no-appendfsync-on-rewrite", "yes")
+    try:
+        unsafe = [finding.what for finding in await store.inspect() if finding.level == "unsafe"]
+    finally:
+        lasting_five[2].ask("CONFIG", "SET", "no-appendfsync-on-rewrite", "no")
+        await store.close()
+    assert len(unsafe) == 1
+    assert f":{lasting_five[2].port} may forget its votes" in unsafe[0]
+
+
 # --- the scripts -----------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,9 @@ from fencegate_lockservice.stores.redlock.node import Node
 from fencegate_lockservice.stores.redlock.polls import poll
 
 WITHIN_S = 3.0
-SETTINGS = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy", "cluster-enabled")
+SETTINGS = (
+    "appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory", "maxmemory-policy", "cluster-enabled",
+)  # fmt: skip
 
 
 async def inspect(nodes: Sequence[Node]) -> Sequence[Finding]:
@@ -50,6 +52,9 @@ def _judge(name: str, settings: dict[str, str]) -> list[Finding]:
         text = f"{name} may forget its votes (appendonly {settings.get('appendonly')}, appendfsync"
         text += f" {settings.get('appendfsync')}), and a node that forgets breaks the majority"
         found.append(Finding("unsafe", text, "set appendonly yes and appendfsync always"))
+    elif settings.get("no-appendfsync-on-rewrite") == "yes":
+        text = f"{name} may forget its votes: it flushes none while it rewrites its file (no-appendfsync-on-rewrite)"
+        found.append(Finding("unsafe", text, "set no-appendfsync-on-rewrite no"))
     policy = settings.get("maxmemory-policy", "noeviction")
     if settings.get("maxmemory", "0") != "0" and policy != "noeviction":
         text = f"{name} has maxmemory-policy {policy}: votes may be evicted"
