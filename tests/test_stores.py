@@ -248,6 +248,17 @@ async def test_a_store_without_a_file_is_refused(bad: str) -> None:
         await stores.open_store(bad)
 
 
+@pytest.mark.parametrize("bad", ["sqlite:///x.db?mode=ro", "sqlite:///:memory:", "sqlite:///x.db?"])
+async def test_a_file_that_would_have_another_name_than_is_meant_is_refused(
+    bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who writes an option would have a file of his own, and others the same lock in the file that was meant."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnsafeConfiguration, match="sqlite:///PATH"):
+        await stores.open_store(bad)
+    assert not list(tmp_path.iterdir())
+
+
 async def test_time_of_both_stores_is_that_of_their_clock(path: Path) -> None:
     clock = ManualClock()
     for store in (MemoryStore(clock), SqliteStore(path, clock)):

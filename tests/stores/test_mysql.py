@@ -234,6 +234,7 @@ async def test_callers_who_are_cancelled_break_nothing(store: Store) -> None:
         (lambda url: url.replace("root@", "root:s3crét@"), "ASCII"),
         (lambda url: url + "?sslmode=s3cret", "not known here"),
         (lambda url: url + "?tls=maybe", "verify"),
+        (lambda url: url.replace("127.0.0.1", "a,127.0.0.1"), "names one host"),
         (lambda url: url + "?tls=verify&ca=/nowhere", "certificates"),
         (lambda url: url.replace("root@", "root:s3cret@").replace("127.0.0.1", "[::1"), "can't be read"),
         (lambda url: url.replace("root@", "root:s3cret@").replace("1:", "1:s3cret"), "can't be read"),

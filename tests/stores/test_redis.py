@@ -223,6 +223,7 @@ async def test_closing_leaves_neither_tasks_nor_sockets_behind(redis_url: str) -
         "redis://:hunter2@host/0?prefix=a%0Ab",
         "redis://:hunter2@host/0?ssl_ca_certs=/x",
         "redis://:hunter[2@host/0",
+        "rediss://:hunter2@host/0?ssl_keyfile=/x",
         "rediss://:hunter2@host/0?ssl_ca_certs=/nowhere/ca.pem",
     ],
 )
@@ -308,6 +309,15 @@ async def test_a_user_who_may_do_no_more_than_needed_is_told_what_can_not_be_see
     assert "hunter" not in str(refused.value)
     with pytest.raises(UnsafeConfiguration, match=r"NOPERM.* key"):
         await open_url(f"redis://locks:hunter2@127.0.0.1:{redis_server.port}/0?prefix=other:")
+
+
+async def test_a_user_without_a_password_is_who_is_spoken_as(redis_server: RedisServer, prefix: str) -> None:
+    redis_server.ask("ACL", "SETUSER", "open", "on", "nopass", f"~{prefix}*", *ACL.split())
+    store = await open_url(f"redis://open@127.0.0.1:{redis_server.port}/0?prefix={prefix}")
+    assert b"user=open " in redis_server.ask("CLIENT", "LIST")
+    await store.close()
+    with pytest.raises(UnsafeConfiguration, match="WRONGPASS"):
+        await open_url(f"redis://nobody@127.0.0.1:{redis_server.port}/0?prefix={prefix}")
 
 
 @pytest.mark.parametrize(("taken", "said"), [("-@write", "'del'"), ("-@scripting", "'script"), ("-info", "'info'")])

@@ -46,13 +46,19 @@ def test_a_url_names_the_nodes_in_any_order_and_the_options() -> None:
     "rest",
     [
         "", "a", "a,b", "a,a,b", "a,b,", "a,b,c:99999", "a,b,c:x", "a,b,c/x", "a,b,c?names=x,y", "a,b,c?names=x,y,y",
-        "a,b,c?other=1", "a,b,c?tls=maybe", "a,b,c#x", "a,b,c,d,e,f,g,h,i,j",
+        "a,b,c?other=1", "a,b,c?other=", "a,b,c?tls=maybe", "a,b,c?tls=", "a,b,c?names=", "a,b,c/-1", "a,b,c/1_0",
+        "a,b,c/\u0663", "a:0,b,c", "a,b,c#x", "a,b,c,d,e,f,g,h,i,j",
     ],
 )  # fmt: skip
 async def test_a_url_that_cannot_be_used_is_refused_without_showing_the_password(rest: str) -> None:
     with pytest.raises(UnsafeConfiguration) as refusal:
         await open_store(f"redlock://me:secret@{rest}")
     assert "secret" not in str(refusal.value)
+
+
+async def test_a_user_without_a_password_is_who_is_spoken_as(lasting_five: Five) -> None:
+    with pytest.raises(UnsafeConfiguration, match="refuses the user or the password"):
+        await open_store(address(lasting_five).replace("://", "://nobody@"))
 
 
 # --- the nodes -------------------------------------------------------------------------------------------------------
