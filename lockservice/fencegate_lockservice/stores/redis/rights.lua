@@ -35,6 +35,7 @@ try('DEL', nothing)
 for _, kind in ipairs(ARGV) do
   local name = name_of(kind)
   try('EXISTS', name)
+  try('PTTL', name)
   try('MGET', name)
   try('GET', name)
   try('MSET', name, '', name)
