@@ -163,6 +163,21 @@ async def test_unsafe_settings_are_seen(
         await store.close()
 
 
+async def test_a_server_that_was_told_not_to_flush_is_unsafe(tmp_path: Path) -> None:
+    if reason := mariadb.missing():
+        pytest.skip(reason)
+    server = MariadbServer(tmp_path, "--innodb-flush-method=nosync").start()
+    try:
+        server.ask("CREATE DATABASE locks")
+        store = await open_store(f"mysql://root@127.0.0.1:{server.port}/locks")
+        found = [finding for finding in await store.inspect() if finding.level != "fine"]
+        await store.close()
+    finally:
+        server.terminate()
+    assert [finding.level for finding in found] == ["unsafe"]
+    assert "innodb_flush_method is NOSYNC" in found[0].what
+
+
 @pytest.fixture(scope="module")
 def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MariadbServer, Path]]:
     """A server with a certificate for 127.0.0.1, and the file that vouches for it."""
