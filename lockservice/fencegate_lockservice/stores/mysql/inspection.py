@@ -24,6 +24,12 @@ async def findings(lines: Lines) -> Sequence[Finding]:
     return [*_durability(settings), *_usability(settings), *_copies(settings, followers)]
 
 
+async def max_value(lines: Lines) -> int:
+    """How many bytes a value may have: as hexadecimal it is twice as many, and other things are in its packet too."""
+    (((packet,),),) = await lines.run([sql("largest_packet")], READ_WITHIN_S)
+    return int(packet) * 3 // 8
+
+
 def _durability(settings: Mapping[str, str]) -> Iterator[Finding]:
     flush = settings.get("innodb_flush_log_at_trx_commit")
     if flush != "1":
