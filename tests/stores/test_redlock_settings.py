@@ -12,6 +12,7 @@ from fencegate.core.ports import Ambiguous, Change, Conflict, Unavailable
 from fencegate.testing.committing import by, put, write
 from fencegate_lockservice.stores import open_store
 from fencegate_lockservice.stores.redlock import store as redlock
+from fencegate_lockservice.stores.redlock.inspect import SETTINGS
 from fencegate_lockservice.stores.redlock.keys import Keys
 from fencegate_lockservice.stores.redlock.node import ACCEPT, PREPARE, Node
 from fencegate_lockservice.stores.redlock.paxos import Accept, Accepted, Prepare, Promised
@@ -243,6 +244,19 @@ async def test_a_node_that_does_not_flush_while_it_rewrites_its_file_is_unsafe(l
         await store.close()
     assert len(unsafe) == 1
     assert f":{lasting_five[2].port} may forget its votes" in unsafe[0]
+
+
+async def test_nodes_are_asked_for_one_setting_at_a_time_for_older_ones_answer_nothing_else(lasting_five: Five) -> None:
+    """Redis before version 7 refuses `CONFIG GET` of several, and its settings would count as unseen."""
+    store = await open_store(f"{address(lasting_five)}?prefix={SYSTEM.random_id(4)}:")
+    lasting_five[0].ask("CONFIG", "SET", "slowlog-log-slower-than", "0")
+    try:
+        await store.inspect()
+        asked = lasting_five[0].ask("SLOWLOG", "GET", "100").upper().split(b"$3\r\nGET\r\n")
+    finally:
+        lasting_five[0].ask("CONFIG", "SET", "slowlog-log-slower-than", "10000")
+        await store.close()
+    assert [before.endswith(b"*3\r\n$6\r\nCONFIG\r\n") for before in asked[:-1]] == [True] * len(SETTINGS)
 
 
 # --- the scripts -----------------------------------------------------------------------------------------------------
