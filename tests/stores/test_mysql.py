@@ -248,6 +248,20 @@ async def test_a_url_that_cannot_be_used_is_refused_and_no_password_is_shown(
     assert "s3c" not in str(refused.value)
 
 
+@pytest.mark.parametrize(("how", "said"), [("ACCOUNT LOCK", "locked"), ("PASSWORD EXPIRE", "expired")])
+async def test_an_account_that_is_shut_is_no_outage(
+    mysql_server: MariadbServer, mysql_url: str, mysql_database: str, how: str, said: str
+) -> None:
+    mysql_server.ask(f"CREATE USER shut@'127.0.0.1' IDENTIFIED BY 's3cret' {how}")
+    try:
+        mysql_server.ask(f"GRANT ALL ON {mysql_database}.* TO shut@'127.0.0.1'")
+        with pytest.raises(UnsafeConfiguration, match=said) as refused:
+            await open_url(mysql_url.replace("root@", "shut:s3cret@"))
+        assert "s3c" not in str(refused.value)
+    finally:
+        mysql_server.ask("DROP USER shut@'127.0.0.1'")
+
+
 async def test_a_server_without_tls_is_refused_where_the_url_asks_for_it(mysql_url: str) -> None:
     with pytest.raises(Unavailable, match="no TLS"):
         await open_url(mysql_url + "?tls=verify")
