@@ -184,6 +184,31 @@ def test_revisions_of_a_group_whose_flush_is_of_unknown_outcome_are_never_used_a
     writer.close()
 
 
+def test_lines_behind_many_revisions_that_were_never_written_are_found(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk refuses group after group, and each uses up its revisions."""
+    writer = Writer(path)
+
+    def full(*_rows: Any) -> None:
+        failed = sqlite3.OperationalError("database or disk is full")
+        failed.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise failed
+
+    def commit(key: str) -> Commit:
+        return Commit([put(key)], [(key, b'"told"')], 2**62)
+
+    writer.handle([commit("before")])
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "_flush", full)
+        results = writer.handle([commit(f"lost-{number}") for number in range(300)])
+    assert {result.verdict for result in results} == {"unavailable"}
+    writer.handle([commit("after")])
+    (read,) = writer.handle([ReadLog(1, 250)])
+    assert [key for _, _, key, _ in read.found] == ["after"]
+    writer.close()
+
+
 @pytest.fixture
 def patient_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that ends in good order is not killed, however busy the machine is."""
