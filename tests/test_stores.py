@@ -17,6 +17,7 @@ import pytest
 from fencegate.clock import ManualClock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Ambiguous, Change, Changes, Store, Unavailable
+from fencegate.testing.change_log_suite import first_answer
 from fencegate.testing.committing import OpenStore, by, gather_log, in_thread, put, write
 from fencegate.testing.store_suite import StoreSuite
 from fencegate_lockservice import stores
@@ -207,6 +208,26 @@ def test_lines_behind_many_revisions_that_were_never_written_are_found(
     (read,) = writer.handle([ReadLog(1, 250)])
     assert [key for _, _, key, _ in read.found] == ["after"]
     writer.close()
+
+
+async def test_who_follows_is_told_of_a_commit_that_landed_though_its_flush_failed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(path)
+    stream = store.changes(None)
+    await first_answer(stream)
+    arrived = store._arrived
+
+    def unsure(group: Any, results: list[Result]) -> None:
+        arrived(group, [Result("ambiguous", "disk I/O error") for _ in results])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_arrived", unsure)
+        with pytest.raises(Ambiguous):
+            await write(store, put("landed"))
+    await write(store, put("next"))
+    assert [line.key for line in await gather_log(stream, 2)] == ["landed", "next"]
+    await store.close()
 
 
 @pytest.fixture
