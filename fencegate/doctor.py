@@ -22,7 +22,7 @@ from fencegate.settings import Settings
 from fencegate_lockservice.opening import reach
 from fencegate_lockservice.route_record import ENTRY, Remembered, check, check_distinct, remembered, table_of
 from fencegate_lockservice.routes import EVERYTHING, Routes, without_secrets
-from fencegate_lockservice.stores import close_store
+from fencegate_lockservice.stores import check_supported, close_store
 
 Level = Literal["fine", "warning", "unsafe", "unreachable"]
 LEVELS: tuple[Level, ...] = ("fine", "warning", "unsafe", "unreachable")
@@ -132,10 +132,11 @@ def _compare(examined: Mapping[str, Examined], known: Mapping[str, Remembered], 
 
 async def _store(url: str, examined: Examined, clock: Clock) -> Remembered | None:
     """What it remembers of its routes; None when that can't be known."""
-    if _missing_file(url):
-        examined.found("fine", NOT_THERE_YET)
-        return None
     try:
+        check_supported(url)
+        if _missing_file(url):
+            examined.found("fine", NOT_THERE_YET)
+            return None
         async with asyncio.timeout(REACH_WITHIN_S):
             began_us = clock.monotonic_us()
             store = await reach(url, clock)

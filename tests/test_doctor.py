@@ -91,6 +91,11 @@ async def test_a_store_of_an_unknown_kind_is_unsafe(tmp_path: Path) -> None:
     assert "'oracle' is not supported" in store.findings[0].what
 
 
+async def test_a_file_with_an_option_is_refused_here_too_though_there_is_none_yet(tmp_path: Path) -> None:
+    (store,) = of("store", await looked_at(tmp_path, "sqlite:///x.db?mode=ro"))
+    assert (store.level, "no options" in store.findings[0].what) == ("unsafe", True)
+
+
 async def test_a_server_that_others_reach_is_warned_of(tmp_path: Path) -> None:
     config = tmp_path / "fencegate.toml"
     config.write_text('listen = "0.0.0.0:7420"\n')

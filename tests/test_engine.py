@@ -22,16 +22,20 @@ from fencegate.core.errors import (
 )
 from fencegate.core.model import (
     Claimant,
+    Ending,
     Floor,
     Hold,
     Limits,
     LockRecord,
     Offer,
     Revocation,
+    Session,
     Terms,
     Waiter,
     floor_entry,
     lock_entry,
+    member_entry,
+    session_entry,
 )
 from fencegate.core.ports import Ambiguous, Change, Changes, Conflict, Interval, Store
 from fencegate.engine import Engine, resolving
@@ -442,6 +446,26 @@ async def test_idle_records_are_forgotten_and_tokens_go_on_above_them(
         assert floor == Floor(hold.token)
         assert (await caller.acquire("k")).token > hold.token
         assert (await caller.renew("held", kept)).token == kept.token
+
+
+async def test_what_cannot_be_read_keeps_nothing_else_from_being_cleaned_up(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tending_module, "SWEEP_EVERY_S", 0.02)
+    monkeypatch.setattr(tending_module, "PAGE", 2)
+    for entry in (lock_entry("b"), lock_entry("c"), lock_entry("d"), member_entry("gone", "r", "b")):
+        await store.commit([Change(entry, None, "v", b"junk")], [], SYSTEM.now_us() + 60_000_000)
+    ended = Session("A", 1_000_000, 1, 1, ended=Ending.EXPIRED, ended_us=1)
+    async with engines(store, limits=Limits(idle_us=50_000, retention_us=1)) as (engine,):
+        caller = Caller(engine, "A")
+        for lock_key in ("a", "e"):
+            await caller.release(lock_key, await caller.acquire(lock_key))
+        for session in ("gone", "unused"):
+            change = Change(session_entry(session), None, "v", encode(ended))
+            await store.commit([change], [], SYSTEM.now_us() + 60_000_000)
+        async with asyncio.timeout(10):
+            while await store.load([lock_entry("a"), lock_entry("e"), session_entry("unused")]):
+                await asyncio.sleep(0.01)
 
 
 async def test_many_idle_records_are_forgotten_side_by_side_and_no_two_raise_one_floor_at_once(

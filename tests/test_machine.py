@@ -41,6 +41,7 @@ from fencegate.core.model import (
     Waiter,
     done_entry,
     floor_entry,
+    is_request,
     lock_entry,
     request_of,
 )
@@ -205,6 +206,10 @@ def test_a_spent_lock_token_is_known_only_to_who_had_it() -> None:
 def test_the_request_leads_to_the_lock_token_and_back() -> None:
     assert request_of("a.secret") == "a"
     assert request_of("no dot") == "no dot"
+    for made in ("a" * 24, "0123456789abcd-_", "no dot"):
+        assert is_request(made)
+    for foreign in ("", "a/b", "\0", "a\nb", "\ud800", "a" * 129):
+        assert not is_request(foreign)
     assert done_entry("a/b", "r") != done_entry("b", "r")
 
 

@@ -211,6 +211,8 @@ async def test_what_rests_on_several_keys_or_on_the_log_is_not_supported_where_t
         api.write_history()
         calls = (
             api.multi_acquire({"locks": [{"lockKey": "a"}, {"lockKey": "b"}]}),
+            api.multi_renew({"locks": [{"lockKey": "a"}, {"lockKey": "b"}], "lockToken": "t"}),
+            api.multi_release({"locks": [{"lockKey": "a"}, {"lockKey": "b"}], "lockToken": "t"}),
             api.open_session({}),
             api.acquire("a", {"hierarchical": True}),
             api.history("a"),

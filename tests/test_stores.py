@@ -17,6 +17,7 @@ import pytest
 from fencegate.clock import ManualClock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Ambiguous, Change, Changes, Store, Unavailable
+from fencegate.testing.change_log_suite import first_answer
 from fencegate.testing.committing import OpenStore, by, gather_log, in_thread, put, write
 from fencegate.testing.store_suite import StoreSuite
 from fencegate_lockservice import stores
@@ -184,6 +185,51 @@ def test_revisions_of_a_group_whose_flush_is_of_unknown_outcome_are_never_used_a
     writer.close()
 
 
+def test_lines_behind_many_revisions_that_were_never_written_are_found(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk refuses group after group, and each uses up its revisions."""
+    writer = Writer(path)
+
+    def full(*_rows: Any) -> None:
+        failed = sqlite3.OperationalError("database or disk is full")
+        failed.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise failed
+
+    def commit(key: str) -> Commit:
+        return Commit([put(key)], [(key, b'"told"')], 2**62)
+
+    writer.handle([commit("before")])
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "_flush", full)
+        results = writer.handle([commit(f"lost-{number}") for number in range(300)])
+    assert {result.verdict for result in results} == {"unavailable"}
+    writer.handle([commit("after")])
+    (read,) = writer.handle([ReadLog(1, 250)])
+    assert [key for _, _, key, _ in read.found] == ["after"]
+    writer.close()
+
+
+async def test_who_follows_is_told_of_a_commit_that_landed_though_its_flush_failed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(path)
+    stream = store.changes(None)
+    await first_answer(stream)
+    arrived = store._arrived
+
+    def unsure(group: Any, results: list[Result]) -> None:
+        arrived(group, [Result("ambiguous", "disk I/O error") for _ in results])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_arrived", unsure)
+        with pytest.raises(Ambiguous):
+            await write(store, put("landed"))
+    await write(store, put("next"))
+    assert [line.key for line in await gather_log(stream, 2)] == ["landed", "next"]
+    await store.close()
+
+
 @pytest.fixture
 def patient_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that ends in good order is not killed, however busy the machine is."""
@@ -246,6 +292,17 @@ async def test_a_store_that_is_not_known_is_refused(bad: str) -> None:
 async def test_a_store_without_a_file_is_refused(bad: str) -> None:
     with pytest.raises(UnsafeConfiguration, match="names no file"):
         await stores.open_store(bad)
+
+
+@pytest.mark.parametrize("bad", ["sqlite:///x.db?mode=ro", "sqlite:///:memory:", "sqlite:///x.db?"])
+async def test_a_file_that_would_have_another_name_than_is_meant_is_refused(
+    bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who writes an option would have a file of his own, and others the same lock in the file that was meant."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnsafeConfiguration, match="sqlite:///PATH"):
+        await stores.open_store(bad)
+    assert not list(tmp_path.iterdir())
 
 
 async def test_time_of_both_stores_is_that_of_their_clock(path: Path) -> None:

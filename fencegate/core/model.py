@@ -4,6 +4,7 @@ Times are Unix microseconds of the store's clock. A record lives in the store un
 function gives.
 """
 
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -54,6 +55,11 @@ def member_entry(session_id: str, request: str, lock_key: str) -> str:
 def request_of(lock_token: str) -> str:
     """A lock token is `request.secret`, so that a spent one still leads to what became of it."""
     return lock_token.partition(".")[0]
+
+
+is_request = re.compile(r"[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,128}").fullmatch
+"""Whether a request may be called that. A lock token comes from outside: under what else it names nothing is ever kept,
+and some stores can't even be asked for it."""
 
 
 def ancestors(lock_key: str) -> tuple[str, ...]:

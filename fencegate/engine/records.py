@@ -1,6 +1,9 @@
 """What the store holds, as records: loaded, listed, and judged by one time."""
 
+import logging
 from collections.abc import Sequence
+
+import msgspec
 
 from fencegate.clock import Clock
 from fencegate.core.errors import StoreUnavailable
@@ -9,6 +12,8 @@ from fencegate.core.ports import Entry, Interval, Store, Unavailable
 from fencegate.engine.codec import decode
 from fencegate.engine.known import ABSENT, Known
 from fencegate.engine.observed import Observed
+
+log = logging.getLogger("fencegate.engine")
 
 
 class Records:
@@ -31,12 +36,25 @@ class Records:
 
     async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Record]]:
         """Entries by name, decoded."""
+        read = [(entry, self._read(entry, stored).record) for entry, stored in await self._rows(prefix, after, limit)]
+        return [(entry, record) for entry, record in read if record is not None]
+
+    async def look_over(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Record | None]]:
+        """The same for whoever has to go on with the others: None for what can't be read."""
+        found: list[tuple[str, Record | None]] = []
+        for entry, stored in await self._rows(prefix, after, limit):
+            try:
+                found.append((entry, self._read(entry, stored).record))
+            except msgspec.MsgspecError as error:
+                log.warning("the entry %r can't be read, and stays as it is: %s", entry, error)
+                found.append((entry, None))
+        return found
+
+    async def _rows(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Entry]]:
         try:
-            rows = await self._store.scan(prefix, after, limit)
+            return await self._store.scan(prefix, after, limit)
         except Unavailable as error:
             raise StoreUnavailable(str(error)) from None
-        read = [(entry, self._read(entry, stored).record) for entry, stored in rows]
-        return [(entry, record) for entry, record in read if record is not None]
 
     def now(self) -> Interval:
         """The time that records are judged by: the store's, or ours where it has none."""

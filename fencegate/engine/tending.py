@@ -315,7 +315,7 @@ class Tending:
         prefix = members_of(session_id)
         after = ""
         try:
-            while page := await self.lanes.records.scan(prefix, after, PAGE):
+            while page := await self.lanes.records.look_over(prefix, after, PAGE):
                 drops = [_drop(entry, record) for entry, record in page if isinstance(record, Member)]
                 for start in range(0, len(drops), FREED_AT_ONCE):
                     freeing = [self.lanes.ask(drop) for drop in drops[start : start + FREED_AT_ONCE]]
@@ -342,6 +342,8 @@ class Tending:
                 await self._sweep_over(SESSIONS)
             except FencegateError as error:
                 log.warning("the sweep over the locks failed: %s", error)
+            except Exception:  # it must go on, or nothing would be cleaned up again
+                log.exception("the sweep over the locks failed")
             whole = await self._until_next_sweep()
 
     async def _until_next_sweep(self) -> bool:
@@ -361,7 +363,7 @@ class Tending:
 
     async def _sweep_over(self, prefix: str) -> None:
         after = ""
-        while page := await self.lanes.records.scan(prefix, after, PAGE):
+        while page := await self.lanes.records.look_over(prefix, after, PAGE):
             idle: dict[str, list[str]] = {}
             for entry, record in page:
                 if isinstance(record, Session):
@@ -387,7 +389,7 @@ class Tending:
         session_id = entry.removeprefix(SESSIONS)
         if session.ended is None:
             self._set_alarm(entry, session)
-        elif await self.lanes.records.scan(members_of(session_id), "", 1):
+        elif await self.lanes.records.look_over(members_of(session_id), "", 1):
             await self.free(session_id)
         elif session.ended_us + self._limits.retention_us < self._now().earliest:
             await self.quietly(ForgetSession(session_id))

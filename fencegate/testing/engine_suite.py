@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from fencegate.clock import SYSTEM
+from fencegate.core.commands import Release
 from fencegate.core.errors import LockExpired, LockHeld, NotOwner
 from fencegate.core.model import Hold, Limits, LockRecord, lock_entry
 from fencegate.core.ports import Change, Store
@@ -281,6 +282,21 @@ class EngineSuite:
             with pytest.raises(LockHeld):
                 await holder.acquire("k")  # the first one still knew it as free
             await other.release("k", got)
+
+    @pytest.mark.parametrize("lock_token", ["above/below.secret", "\0.secret", "\U0001d11e" * 255])
+    async def test_a_lock_token_that_nobody_was_given_harms_nobody_who_asks_at_the_same_time(
+        self, store: Store, lock_token: str
+    ) -> None:
+        """What became of it would be kept under a name that some stores can't take, or not beside the lock."""
+        lock_key = "k" * 1024
+        async with engines(store) as (engine,):
+            caller = Caller(engine, "A")
+            hold = await caller.acquire(lock_key)
+            first = asyncio.ensure_future(caller.renew(lock_key, hold))
+            await asyncio.sleep(0)  # it is under way, so that the next two go together
+            release = asyncio.ensure_future(engine.run(Release(lock_key, lock_token)))
+            results = await asyncio.gather(first, caller.renew(lock_key, hold), release, return_exceptions=True)
+            assert [type(result) for result in results] == [Hold, Hold, NotOwner]
 
     # --- records that nobody uses -----------------------------------------------------------------------------------
 

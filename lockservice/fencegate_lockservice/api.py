@@ -115,6 +115,7 @@ class LockApi:
 
     async def multi_renew(self, body: Given | MultiRenewBody) -> Answer:
         asked = _shaped(body, MultiRenewBody)
+        self._several_keys("multi")
         command = asking.renew_all(asked)
         outcome = await self._engine.run(command)
         if not isinstance(outcome, RenewedAll):
@@ -125,6 +126,7 @@ class LockApi:
 
     async def multi_release(self, body: Given | MultiReleaseBody) -> Answer:
         asked = _shaped(body, MultiReleaseBody)
+        self._several_keys("multi")
         command = asking.release_all(asked)
         outcome = await self._engine.run(command)
         if not isinstance(outcome, ReleasedAll):

@@ -328,6 +328,7 @@ def test_a_url_says_where_and_how() -> None:
         "etcd://u:hidden@a?compact=perhaps",
         "etcd://u:hidden@a?ca=/nowhere",
         "etcds://u:hidden@a?ca=/nowhere",
+        "etcds://u:hidden@a?key=/nowhere",
     ],
 )
 def test_a_url_that_makes_no_sense_is_refused_without_its_password(url: str) -> None:

@@ -234,6 +234,7 @@ async def test_callers_who_are_cancelled_break_nothing(store: Store) -> None:
         (lambda url: url.replace("root@", "root:s3crét@"), "ASCII"),
         (lambda url: url + "?sslmode=s3cret", "not known here"),
         (lambda url: url + "?tls=maybe", "verify"),
+        (lambda url: url.replace("127.0.0.1", "a,127.0.0.1"), "names one host"),
         (lambda url: url + "?tls=verify&ca=/nowhere", "certificates"),
         (lambda url: url.replace("root@", "root:s3cret@").replace("127.0.0.1", "[::1"), "can't be read"),
         (lambda url: url.replace("root@", "root:s3cret@").replace("1:", "1:s3cret"), "can't be read"),
@@ -245,6 +246,20 @@ async def test_a_url_that_cannot_be_used_is_refused_and_no_password_is_shown(
     with pytest.raises(UnsafeConfiguration, match=said) as refused:
         await open_url(change(mysql_url))
     assert "s3c" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("how", "said"), [("ACCOUNT LOCK", "locked"), ("PASSWORD EXPIRE", "expired")])
+async def test_an_account_that_is_shut_is_no_outage(
+    mysql_server: MariadbServer, mysql_url: str, mysql_database: str, how: str, said: str
+) -> None:
+    mysql_server.ask(f"CREATE USER shut@'127.0.0.1' IDENTIFIED BY 's3cret' {how}")
+    try:
+        mysql_server.ask(f"GRANT ALL ON {mysql_database}.* TO shut@'127.0.0.1'")
+        with pytest.raises(UnsafeConfiguration, match=said) as refused:
+            await open_url(mysql_url.replace("root@", "shut:s3cret@"))
+        assert "s3c" not in str(refused.value)
+    finally:
+        mysql_server.ask("DROP USER shut@'127.0.0.1'")
 
 
 async def test_a_server_without_tls_is_refused_where_the_url_asks_for_it(mysql_url: str) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from alembic.script import ScriptDirectory
 
-from fencegate.core.errors import UnsafeConfiguration
+from fencegate.core.errors import TooManyWaiters, UnsafeConfiguration
+from fencegate.core.model import Limits
 from fencegate.core.ports import Conflict, Unavailable
+from fencegate.testing.caller import Caller, engines
 from fencegate.testing.committing import put, write
 from fencegate_lockservice.stores import open_store
 from fencegate_lockservice.stores.sql import migrations
@@ -161,6 +163,50 @@ async def test_unsafe_settings_are_seen(
     finally:
         mysql_server.ask(f"SET GLOBAL {setting} = {safe}")
         await store.close()
+
+
+async def test_a_server_that_was_told_not_to_flush_is_unsafe(tmp_path: Path) -> None:
+    if reason := mariadb.missing():
+        pytest.skip(reason)
+    server = MariadbServer(tmp_path, "--innodb-flush-method=nosync").start()
+    try:
+        server.ask("CREATE DATABASE locks")
+        store = await open_store(f"mysql://root@127.0.0.1:{server.port}/locks")
+        found = [finding for finding in await store.inspect() if finding.level != "fine"]
+        await store.close()
+    finally:
+        server.terminate()
+    assert [finding.level for finding in found] == ["unsafe"]
+    assert "innodb_flush_method is NOSYNC" in found[0].what
+
+
+async def test_who_waits_beyond_what_a_packet_holds_is_told_so_and_the_others_are_served(tmp_path: Path) -> None:
+    if reason := mariadb.missing():
+        pytest.skip(reason)
+    server = MariadbServer(tmp_path, "--max-allowed-packet=262144").start()
+    try:
+        server.ask("CREATE DATABASE locks")
+        store = await open_store(f"mysql://root@127.0.0.1:{server.port}/locks")
+        async with engines(store, limits=Limits()) as (engine,), asyncio.timeout(60):
+            first, *others = (Caller(engine, f"{number}-{'x' * 200}") for number in range(400))
+            hold = await first.acquire("k", ttl_s=60)
+            waits = [asyncio.ensure_future(other.acquire("k", wait_s=60, ttl_s=60)) for other in others]
+            standing: list[str] = []
+            while len(standing) + sum(wait.done() for wait in waits) < len(waits):
+                await asyncio.sleep(0.02)
+                standing = await first.waiters("k")
+            refused = [wait for wait in waits if wait.done()]
+            assert refused
+            assert all(isinstance(wait.exception(), TooManyWaiters) for wait in refused)
+            assert len(standing) > 50
+            await first.release("k", hold)
+            await asyncio.wait([wait for wait in waits if wait not in refused], return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        await store.close()
+    finally:
+        server.terminate()
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import gc
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -92,10 +94,39 @@ async def test_nobody_there_is_said_at_once_and_clearly() -> None:
         await open_store("postgresql://me:hunter2@127.0.0.1:1/db")
 
 
-async def test_a_wrong_password_is_refused_and_not_shown(postgres_server: PostgresServer) -> None:
-    with pytest.raises((UnsafeConfiguration, Unavailable)) as refused:
-        await open_store(postgres_server.url.replace("fencegate@", "nobody_like_this:hunter2@"))
+@pytest.mark.parametrize(
+    ("user", "database", "said"),
+    [
+        ("nobody_like_this", "postgres", "does not exist"),
+        ("shut_out", "postgres", "not permitted to log in"),
+        ("let_in", "nowhere", "does not exist"),
+        ("let_in", "closed", "permission denied"),
+        ("guarded", "postgres", "authentication failed"),
+    ],
+)
+async def test_who_is_not_let_in_is_told_so_which_is_no_outage_and_the_password_is_not_shown(
+    door: str, user: str, database: str, said: str
+) -> None:
+    with pytest.raises(UnsafeConfiguration, match=said) as refused:
+        await open_store(f"postgresql://{user}:hunter2@{door}/{database}")
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.fixture
+def door(postgres_server: PostgresServer) -> Iterator[str]:
+    """Where a server listens that lets in some, and not others."""
+    rules = Path(str(postgres_server.execute("SHOW hba_file")[0][0]))
+    before = rules.read_text()
+    for made in ("ROLE shut_out", "ROLE let_in LOGIN", "ROLE guarded LOGIN PASSWORD 'other'", "DATABASE closed"):
+        postgres_server.execute(f"CREATE {made}")
+    postgres_server.execute("REVOKE CONNECT ON DATABASE closed FROM PUBLIC")
+    rules.write_text(f"host all guarded 127.0.0.1/32 scram-sha-256\n{before}")
+    postgres_server.execute("SELECT pg_reload_conf()")
+    yield f"127.0.0.1:{postgres_server.port}"
+    rules.write_text(before)
+    postgres_server.execute("SELECT pg_reload_conf()")
+    for made in ("DATABASE closed", "ROLE shut_out", "ROLE let_in", "ROLE guarded"):
+        postgres_server.execute(f"DROP {made}")
 
 
 async def test_a_store_whose_tables_were_emptied_says_so_and_goes_on_when_they_are_back(

@@ -283,6 +283,8 @@ async def _new_role(server: PostgresServer) -> str:
         "postgresql://me:hunter2@host:port/db",
         "postgresql://me:hunter2@host/db?nonsense=1",
         "postgresql://me:hunter2@host/db?schema=",
+        "postgresql://me:hunter2@host,other/db?target_session_attrs=any",
+        "postgresql://me:hunter2@host,other/db?target_session_attrs=prefer-standby",
         "postgresql://me:hunter2@[host/db",
         f"postgresql://me:hunter2@host/db?schema={'x' * 64}",
     ],

@@ -223,6 +223,7 @@ async def test_closing_leaves_neither_tasks_nor_sockets_behind(redis_url: str) -
         "redis://:hunter2@host/0?prefix=a%0Ab",
         "redis://:hunter2@host/0?ssl_ca_certs=/x",
         "redis://:hunter[2@host/0",
+        "rediss://:hunter2@host/0?ssl_keyfile=/x",
         "rediss://:hunter2@host/0?ssl_ca_certs=/nowhere/ca.pem",
     ],
 )
@@ -262,6 +263,7 @@ SAFE = {"maxmemory": "0", "maxmemory-policy": "noeviction", "appendonly": "yes",
         ({"maxmemory-policy": "volatile-ttl", "maxmemory": "1000"}, 0, ["warning", "fine"]),
         ({"appendonly": "no"}, 0, ["fine", "warning"]),
         ({"appendfsync": "everysec"}, 0, ["fine", "warning"]),
+        ({"no-appendfsync-on-rewrite": "yes"}, 0, ["fine", "warning"]),
         ({}, 1, ["fine", "fine", "warning"]),
         ({"min-replicas-to-write": "1"}, 1, ["fine", "fine", "warning"]),
     ],
@@ -281,6 +283,11 @@ async def test_an_inspection_sees_the_settings_of_the_server(store: Store, redis
     finally:
         redis_server.ask("CONFIG", "SET", "maxmemory", "0")
         redis_server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    redis_server.ask("CONFIG", "SET", "no-appendfsync-on-rewrite", "yes")
+    try:
+        assert [finding.level for finding in await store.inspect()] == ["fine", "warning"]
+    finally:
+        redis_server.ask("CONFIG", "SET", "no-appendfsync-on-rewrite", "no")
 
 
 ACL = "+@read +@write +@scripting +@connection -@dangerous +select +info +time"  # as docs/stores/redis.md says
@@ -304,6 +311,15 @@ async def test_a_user_who_may_do_no_more_than_needed_is_told_what_can_not_be_see
     assert "hunter" not in str(refused.value)
     with pytest.raises(UnsafeConfiguration, match=r"NOPERM.* key"):
         await open_url(f"redis://locks:hunter2@127.0.0.1:{redis_server.port}/0?prefix=other:")
+
+
+async def test_a_user_without_a_password_is_who_is_spoken_as(redis_server: RedisServer, prefix: str) -> None:
+    redis_server.ask("ACL", "SETUSER", "open", "on", "nopass", f"~{prefix}*", *ACL.split())
+    store = await open_url(f"redis://open@127.0.0.1:{redis_server.port}/0?prefix={prefix}")
+    assert b"user=open " in redis_server.ask("CLIENT", "LIST")
+    await store.close()
+    with pytest.raises(UnsafeConfiguration, match="WRONGPASS"):
+        await open_url(f"redis://nobody@127.0.0.1:{redis_server.port}/0?prefix={prefix}")
 
 
 @pytest.mark.parametrize(("taken", "said"), [("-@write", "'del'"), ("-@scripting", "'script"), ("-info", "'info'")])

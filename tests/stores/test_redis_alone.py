@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from fencegate.core.ports import Change, Conflict, Store, TooLate, Unavailable
+from fencegate.core.ports import Ambiguous, Change, Conflict, Store, TooLate, Unavailable
 from fencegate.testing.change_log_suite import first_answer
 from fencegate.testing.committing import by, gather_log, put
 from fencegate_lockservice.stores import open_store
@@ -142,6 +142,18 @@ async def test_a_log_that_is_gone_is_noticed_before_anything_is_written(
     assert {key: entry.version for key, entry in found.items()} == {"lock/k": version}
     await commit(store, settled(store), put("lock/k", version))
     await store.close()
+
+
+async def test_nothing_is_written_that_the_log_can_not_tell_of(
+    store: Store, redis_server: RedisServer, prefix: str
+) -> None:
+    version = await a_lock(store)
+    redis_server.ask("DEL", f"{prefix}fencegate-log")
+    redis_server.ask("SET", f"{prefix}fencegate-log", "theirs")
+    with pytest.raises(Ambiguous, match="used by others"):
+        await commit(store, settled(store), put("lock/k", version))
+    assert dict(await store.load(["lock/k", "done/r/k"])) == {"lock/k": (version, b'"first"')}
+    redis_server.ask("DEL", f"{prefix}fencegate-log")
 
 
 async def test_a_script_that_the_server_forgot_is_brought_again(store: Store, redis_server: RedisServer) -> None:

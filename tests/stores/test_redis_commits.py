@@ -162,3 +162,20 @@ async def test_after_a_flush_none_of_a_group_lands_and_the_next_ones_do(
         await store.close()
     finally:
         server.terminate()
+
+
+async def test_what_is_looked_at_in_the_moment_that_it_goes_leaves_nothing_in_the_index(
+    store: Store, redis_server: RedisServer, prefix: str
+) -> None:
+    """The server still has a key in the millisecond that is its last; with many commits each of those is met."""
+    rows = [put(f"history/k/{number}", keep_until_us=by(store, 100_000 + 1_000 * number)) for number in range(300)]
+    await asyncio.gather(*(store.commit([row], [], by(store)) for row in rows))
+    last, until_us = put("lock/k"), SYSTEM.monotonic_us() + 600_000
+    await store.commit([last], [("lock/k", b"{}")], by(store))
+    while SYSTEM.monotonic_us() < until_us:
+        last = put("lock/k", last.version)
+        settled = put(f"done/{SYSTEM.random_id()}/k", keep_until_us=by(store))
+        log = [("lock/k", b"{}")]
+        await asyncio.gather(store.commit([last], log, by(store)), store.commit([settled], [], by(store)))
+    assert redis_server.ask("ZCARD", f"{prefix}fencegate-keep") == b":0\r\n"
+    assert redis_server.ask("ZCARD", f"{prefix}fencegate-index") == b":1\r\n"

@@ -13,7 +13,7 @@ import pytest
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Ambiguous, Changes, Conflict, Store, Unavailable
 from fencegate.testing.change_log_suite import first_answer, log_revision
-from fencegate.testing.committing import gather_log, put, write
+from fencegate.testing.committing import by, gather_log, put, write
 from fencegate_lockservice.stores import open_store
 from fencegate_lockservice.stores.redis import line as redis_line
 from tests.eventually import eventually
@@ -98,6 +98,18 @@ async def test_a_lock_under_a_name_that_somebody_else_uses_is_refused_and_nothin
         await store.load(["lock/theirs"])
     assert not await store.load(["lock/ours"])
     await write(store, put("lock/ours"))
+
+
+async def test_a_commit_that_was_stopped_in_its_middle_by_a_name_that_somebody_took_is_unknown(
+    store: Store, redis_server: RedisServer, prefix: str
+) -> None:
+    """The lock is there by then: to say that nothing was written would be wrong."""
+    redis_server.ask("DEL", f"{prefix}fencegate-index")
+    redis_server.ask("SET", f"{prefix}fencegate-index", "mine")
+    with pytest.raises(Ambiguous, match=r"\?prefix="):
+        await store.commit([put("lock/k")], [("lock/k", b"{}")], by(store))
+    assert await store.load(["lock/k"])
+    redis_server.ask("DEL", f"{prefix}fencegate-index")
 
 
 async def test_a_server_of_another_protocol_is_unavailable() -> None:

@@ -132,6 +132,45 @@ async def test_a_commit_that_was_acknowledged_outlives_a_node_that_was_restored_
     assert await slow.version() == second.version
 
 
+async def test_a_node_that_came_back_has_no_voice_beside_a_majority_of_others_either(
+    three: Five, slow: Slow, tmp_path: Path
+) -> None:
+    first = put("k")
+    await write(slow.store, first)
+    await eventually(lambda: b"k" in three[1].ask("HGET", "entry:k", "value"))
+    three[1].kill()
+    await slow.are_up(True, False, True)
+    shutil.copytree(three[1]._folder, tmp_path / "backup")
+    await asyncio.to_thread(three[1].start)
+    await slow.are_up(True, True, True)
+    three[2].kill()
+    await slow.are_up(True, True, False)
+    await slow.look()
+    second = put("k", first.version, b'"second"')
+    await write(slow.store, second)  # the third has not heard of it
+    await asyncio.to_thread(three[2].start)
+    await slow.are_up(True, True, True)
+    await slow.look()
+    three[1].kill()
+    shutil.rmtree(three[1]._folder)
+    shutil.copytree(tmp_path / "backup", three[1]._folder)
+    await slow.are_up(True, False, True)
+    await asyncio.to_thread(three[1].start)
+    await slow.are_up(True, True, True)
+    three[0].stop()  # the one that knows: the other two would say that the first value is the last
+    try:
+        assert await slow.is_down()
+    finally:
+        three[0].resume()
+
+    async def is_usable() -> bool:
+        await slow.look()
+        return not await slow.is_down()
+
+    await eventually(is_usable)
+    assert await slow.version() == second.version
+
+
 async def test_a_node_that_belongs_to_something_else_is_left_out_and_told_of_once(
     lasting_five: Five, caplog: pytest.LogCaptureFixture
 ) -> None:

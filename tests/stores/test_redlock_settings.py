@@ -12,6 +12,7 @@ from fencegate.core.ports import Ambiguous, Change, Conflict, Unavailable
 from fencegate.testing.committing import by, put, write
 from fencegate_lockservice.stores import open_store
 from fencegate_lockservice.stores.redlock import store as redlock
+from fencegate_lockservice.stores.redlock.inspect import SETTINGS
 from fencegate_lockservice.stores.redlock.keys import Keys
 from fencegate_lockservice.stores.redlock.node import ACCEPT, PREPARE, Node
 from fencegate_lockservice.stores.redlock.paxos import Accept, Accepted, Prepare, Promised
@@ -46,13 +47,19 @@ def test_a_url_names_the_nodes_in_any_order_and_the_options() -> None:
     "rest",
     [
         "", "a", "a,b", "a,a,b", "a,b,", "a,b,c:99999", "a,b,c:x", "a,b,c/x", "a,b,c?names=x,y", "a,b,c?names=x,y,y",
-        "a,b,c?other=1", "a,b,c?tls=maybe", "a,b,c#x", "a,b,c,d,e,f,g,h,i,j",
+        "a,b,c?other=1", "a,b,c?other=", "a,b,c?tls=maybe", "a,b,c?tls=", "a,b,c?names=", "a,b,c/-1", "a,b,c/1_0",
+        "a,b,c/\u0663", "a:0,b,c", "a,b,c#x", "a,b,c,d,e,f,g,h,i,j",
     ],
 )  # fmt: skip
 async def test_a_url_that_cannot_be_used_is_refused_without_showing_the_password(rest: str) -> None:
     with pytest.raises(UnsafeConfiguration) as refusal:
         await open_store(f"redlock://me:secret@{rest}")
     assert "secret" not in str(refusal.value)
+
+
+async def test_a_user_without_a_password_is_who_is_spoken_as(lasting_five: Five) -> None:
+    with pytest.raises(UnsafeConfiguration, match="refuses the user or the password"):
+        await open_store(address(lasting_five).replace("://", "://nobody@"))
 
 
 # --- the nodes -------------------------------------------------------------------------------------------------------
@@ -225,6 +232,31 @@ async def test_safe_settings_are_fine_and_unsafe_ones_are_told(redlock_url: str,
     assert "can't be reached" in warnings
     assert "no further node may be lost" in warnings
     assert all(finding.advice for finding in findings if finding.level != "fine")
+
+
+async def test_a_node_that_does_not_flush_while_it_rewrites_its_file_is_unsafe(lasting_five: Five) -> None:
+    store = await open_store(f"{address(lasting_five)}?prefix={SYSTEM.random_id(4)}:")
+    lasting_five[2].ask("CONFIG", "SET", "no-appendfsync-on-rewrite", "yes")
+    try:
+        unsafe = [finding.what for finding in await store.inspect() if finding.level == "unsafe"]
+    finally:
+        lasting_five[2].ask("CONFIG", "SET", "no-appendfsync-on-rewrite", "no")
+        await store.close()
+    assert len(unsafe) == 1
+    assert f":{lasting_five[2].port} may forget its votes" in unsafe[0]
+
+
+async def test_nodes_are_asked_for_one_setting_at_a_time_for_older_ones_answer_nothing_else(lasting_five: Five) -> None:
+    """Redis before version 7 refuses `CONFIG GET` of several, and its settings would count as unseen."""
+    store = await open_store(f"{address(lasting_five)}?prefix={SYSTEM.random_id(4)}:")
+    lasting_five[0].ask("CONFIG", "SET", "slowlog-log-slower-than", "0")
+    try:
+        await store.inspect()
+        asked = lasting_five[0].ask("SLOWLOG", "GET", "100").upper().split(b"$3\r\nGET\r\n")
+    finally:
+        lasting_five[0].ask("CONFIG", "SET", "slowlog-log-slower-than", "10000")
+        await store.close()
+    assert [before.endswith(b"*3\r\n$6\r\nCONFIG\r\n") for before in asked[:-1]] == [True] * len(SETTINGS)
 
 
 # --- the scripts -----------------------------------------------------------------------------------------------------

@@ -31,8 +31,10 @@ from fencegate.core.model import (
     ancestors,
     done_entry,
     floor_entry,
+    is_request,
     lock_entry,
     member_entry,
+    request_of,
     session_entry,
 )
 
@@ -315,6 +317,11 @@ class LockTurn:
         """What became of an earlier acquire; also when that was decided a moment ago, in this very turn."""
         found = self.turn.read(done_entry(self.lock_key, request))
         return found if isinstance(found, Done) and found.until_us > self.now.earliest else None
+
+    def past_of(self, lock_token: str) -> Done | None:
+        """The same by a lock token, which comes from outside."""
+        request = request_of(lock_token)
+        return self.past(request) if is_request(request) else None
 
     def log(self, kind: str, hold: Hold, reason: str | None = None, at_us: int = 0) -> None:
         """Tell that something happened to a hold: now, or (noticed now) at an earlier time."""

@@ -15,7 +15,7 @@ from fencegate.core.errors import (
 )
 from fencegate.core.machine.judging import is_there
 from fencegate.core.machine.lock import LockTurn
-from fencegate.core.model import Claimant, Done, Ending, Session, request_of
+from fencegate.core.model import Claimant, Done, Ending, Session
 
 _ENDINGS = {
     Ending.RELEASED: "was released",
@@ -78,7 +78,7 @@ def owns(past: Done, lock_token: str, owner_id: str | None) -> bool:
 
 
 def not_held(lock: LockTurn, lock_token: str, owner_id: str | None) -> NotOwner | LockExpired:
-    past = lock.past(request_of(lock_token))
+    past = lock.past_of(lock_token)
     if past is not None and owns(past, lock_token, owner_id):
         return over(past)
     return NotOwner("this lockToken holds nothing here; stop using the resource")

@@ -38,7 +38,6 @@ from fencegate.core.model import (
     floor_entry,
     lock_entry,
     member_entry,
-    request_of,
     session_entry,
 )
 
@@ -275,7 +274,7 @@ def release(lock: LockTurn, command: Release) -> Released | Refused:
             return Refused(NotOwner(refusals.WRONG_OWNER))
         revoked = lock.record.revoked
         return Released(lock.end(hold, Ending.RELEASED, lock.now.latest, revoked.reason if revoked else None))
-    past = lock.past(request_of(command.lock_token))
+    past = lock.past_of(command.lock_token)
     repeat = past is not None and refusals.owns(past, command.lock_token, command.owner_id)
     if past is not None and repeat and past.ending is Ending.RELEASED:
         return Released(past.left)

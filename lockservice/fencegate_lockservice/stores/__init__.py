@@ -81,6 +81,10 @@ def _canonical(url: str) -> str:
     scheme, _, rest = url.partition("://")
     if scheme == "memory":
         return url
+    if scheme == "sqlite" and ("?" in rest or rest == "/:memory:"):  # else it would be a file of that very name
+        raise UnsafeConfiguration(
+            "the URL of the store names a file, and has no options: write sqlite:///PATH, or memory:// for none"
+        )
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         path = Path(rest[1:])
         return f"sqlite:///{path if path.is_absolute() else Path.cwd() / path}"

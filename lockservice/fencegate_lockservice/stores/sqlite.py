@@ -92,6 +92,8 @@ class SqliteStore:
         self._sending: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._restarting: threading.Thread | None = None
+        self._is_unsure = False
+        """Whether there may be lines in the log that nobody was told of."""
         self._line = Line(path, clock)
         self._feed = Feed(self._line.revision, self._read_log)
 
@@ -204,6 +206,10 @@ class SqliteStore:
             if type(job) is Commit and result.verdict == "done":
                 revision, result.found = result.found, None
                 lines += [LogEntry(revision, number, key, event) for number, (key, event) in enumerate(job.log)]
+            self._is_unsure |= result.verdict == "ambiguous"
+        if lines and self._is_unsure:  # what may have landed is before these, and in the log if it has
+            self._is_unsure = False
+            self._feed.lost(lines[0].revision - 1)
         self._feed.publish(lines)
         _deliver(group)
 

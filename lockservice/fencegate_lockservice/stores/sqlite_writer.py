@@ -312,12 +312,17 @@ class Writer:
         oldest = self._oldest()
         if oldest is None or since < oldest - 1:
             return None
-        bounds = _bound(since + 1), _bound(since + 1 + limit)
+        first = self._oldest(since + 1)  # groups that failed have left out their revisions, maybe more than a page
+        if first is None:
+            return []
+        bounds = _bound(first), _bound(first + limit)
         rows = self.db.execute("SELECT key, value FROM entries WHERE key >= ? AND key < ?", bounds)
         return sorted((*_line(key), value) for key, value in rows)
 
-    def _oldest(self) -> int | None:
-        (key,) = self.db.execute("SELECT min(key) FROM entries WHERE key < ?", (_KEYS,)).fetchone()
+    def _oldest(self, since: int = 0) -> int | None:
+        """The first revision in the log, from this one on."""
+        bounds = _bound(since), _KEYS
+        (key,) = self.db.execute("SELECT min(key) FROM entries WHERE key >= ? AND key < ?", bounds).fetchone()
         return _line(key)[0] if key is not None else None
 
 

@@ -89,6 +89,8 @@ def _switch(name: str, text: str) -> bool:
 
 
 def _context(options: dict[str, str], protocol: str) -> ssl.SSLContext:
+    if "key" in options and "cert" not in options:
+        raise UnsafeConfiguration("in an etcd URL, key goes with cert")
     try:
         context = ssl.create_default_context(cafile=options.get("ca"))
         context.set_alpn_protocols([protocol])

@@ -50,6 +50,8 @@ def read_address(url: str) -> Address:
     database = unquote(parts.path.removeprefix("/"))
     if not database or "/" in database:
         raise UnsafeConfiguration(f"the URL of the store names no database: write it as {FORM}")
+    if "," in parts.netloc.rpartition("@")[2]:
+        raise UnsafeConfiguration(f"the URL of the store names one host: write it as {FORM}")
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown or parts.fragment:
         raise UnsafeConfiguration(f"the URL of the store has an option that is not known here: write it as {FORM}")

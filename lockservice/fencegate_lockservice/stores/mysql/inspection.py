@@ -8,8 +8,8 @@ from fencegate_lockservice.stores.mysql.log import READ_WITHIN_S
 from fencegate_lockservice.stores.mysql.statements import names, sql
 
 _VARIABLES = (
-    "version", "innodb_flush_log_at_trx_commit", "innodb_doublewrite", "log_bin", "sync_binlog", "binlog_format",
-    "read_only", "super_read_only", "max_allowed_packet", "wsrep_on", "rpl_semi_sync_master_enabled",
+    "version", "innodb_flush_log_at_trx_commit", "innodb_flush_method", "innodb_doublewrite", "log_bin", "sync_binlog",
+    "binlog_format", "read_only", "super_read_only", "max_allowed_packet", "wsrep_on", "rpl_semi_sync_master_enabled",
     "rpl_semi_sync_source_enabled",
 )  # fmt: skip
 _NEEDED_PACKET = 8_000_000
@@ -24,6 +24,12 @@ async def findings(lines: Lines) -> Sequence[Finding]:
     return [*_durability(settings), *_usability(settings), *_copies(settings, followers)]
 
 
+async def max_value(lines: Lines) -> int:
+    """How many bytes a value may have: as hexadecimal it is twice as many, and other things are in its packet too."""
+    (((packet,),),) = await lines.run([sql("largest_packet")], READ_WITHIN_S)
+    return int(packet) * 3 // 8
+
+
 def _durability(settings: Mapping[str, str]) -> Iterator[Finding]:
     flush = settings.get("innodb_flush_log_at_trx_commit")
     if flush != "1":
@@ -31,6 +37,12 @@ def _durability(settings: Mapping[str, str]) -> Iterator[Finding]:
             "unsafe",
             f"innodb_flush_log_at_trx_commit is {flush}: a crash forgets locks that were granted",
             "set innodb_flush_log_at_trx_commit=1",
+        )
+    elif (method := settings.get("innodb_flush_method")) in ("NOSYNC", "LITTLESYNC"):
+        yield Finding(
+            "unsafe",
+            f"innodb_flush_method is {method}: a power cut forgets locks that were granted, or ruins the tables",
+            "leave innodb_flush_method to its default",
         )
     else:
         yield Finding("fine", "every commit is flushed before it is answered (innodb_flush_log_at_trx_commit=1)")

@@ -31,7 +31,13 @@ _REFUSALS = {
     1044: "the user of the URL may not use this database",
     1045: "it refuses the user or the password of the URL",
     1049: "it has no database of this name: CREATE DATABASE first",
+    1130: "it lets nobody in from this machine",
     1698: "it refuses the user or the password of the URL",
+    1820: "the password of its user has expired",
+    1862: "the password of its user has expired",
+    3118: "the account of its user is locked",
+    3159: "it wants TLS: ?tls=verify",
+    4151: "the account of its user is locked",
 }
 
 log = logging.getLogger("fencegate.store.mysql")
@@ -282,7 +288,8 @@ class Misconfigured(Unavailable):
 
 def _cannot_connect(address: Address, error: Exception) -> Unavailable:
     if isinstance(error, Refused):
-        return Unavailable(f"{address.server} can't be used: {error}")
+        kind = Misconfigured if error.code in _REFUSALS else Unavailable
+        return kind(f"{address.server} can't be used: {_REFUSALS.get(error.code, error)}")
     if not isinstance(error, pymysql.err.MySQLError | Broken | OSError | RuntimeError):
         return Unavailable(f"{address.server} does not answer as a MySQL server does ({type(error).__name__})")
     code, text = _read_error(error)

@@ -101,6 +101,9 @@ DELETE FROM {table} WHERE FALSE;
 -- settings
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names});
 
+-- largest_packet
+SELECT @@max_allowed_packet;
+
 -- followers: as far as the user may see them.
 SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%';
 

@@ -15,7 +15,7 @@ from fencegate_lockservice.stores.grouping import Groups
 from fencegate_lockservice.stores.mysql.address import Address, read_address
 from fencegate_lockservice.stores.mysql.commits import Commits
 from fencegate_lockservice.stores.mysql.forgetting import Forgetting
-from fencegate_lockservice.stores.mysql.inspection import findings
+from fencegate_lockservice.stores.mysql.inspection import findings, max_value
 from fencegate_lockservice.stores.mysql.lines import Lines
 from fencegate_lockservice.stores.mysql.log import Log
 from fencegate_lockservice.stores.mysql.opening import open_tables
@@ -53,6 +53,7 @@ class MysqlStore:
 
     async def open(self) -> None:
         await open_tables(self._address, self._lines)
+        self.capabilities = Capabilities(max_value=await max_value(self._lines))
         self._job = asyncio.get_running_loop().create_task(self._forgetting.run())
 
     async def inspect(self) -> Sequence[Finding]:

@@ -1,6 +1,7 @@
 """How PostgreSQL is reached for the first time: what must be there, what is made, and what its settings mean."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any, LiteralString
 
@@ -34,6 +35,13 @@ SELECT name, setting FROM pg_settings
 WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names')
 """
 _STANDBYS = "SELECT count(*) FROM pg_stat_replication"  # any role may count them, and only some see more
+
+_NO_ENTRY = psycopg.errors.InvalidPassword | psycopg.errors.InvalidAuthorizationSpecification
+# Who can't connect has no code of the error, only its text; in other languages it looks like an outage.
+_NOT_LET_IN = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|not permitted to log in"
+    r'|FATAL: (?:role|database) ".*?" does not exist|permission denied for database'
+)
 
 
 async def connect(target: Target) -> Connection:
@@ -138,8 +146,8 @@ def _explained(target: Target, error: BaseException) -> Exception:
             f"{target.server}: this role may not make or use the tables ({text}); GRANT USAGE, CREATE ON SCHEMA … TO"
             f" it, or name a schema that it owns: ?schema=NAME. Where the tables are there already, {TO_USE}"
         )
-    if isinstance(error, psycopg.errors.InvalidPassword | psycopg.errors.InvalidAuthorizationSpecification):
-        return UnsafeConfiguration(f"{target.server}: {text}")
+    if isinstance(error, _NO_ENTRY) or (isinstance(error, psycopg.OperationalError) and _NOT_LET_IN.search(text)):
+        return UnsafeConfiguration(f"{target.server} can't be used: {text}")
     if isinstance(error, TimeoutError) and not isinstance(error, psycopg.Error):
         text = f"no answer within {OPEN_WITHIN_S:.0f} s"
     return Unavailable(f"{target.server} can't be reached: {text}")

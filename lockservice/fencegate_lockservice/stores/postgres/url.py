@@ -51,6 +51,10 @@ def parse_url(url: str) -> Target:
     schema = ours[-1] if ours else None
     if schema is not None and not (schema and "\0" not in schema and len(schema.encode(errors="replace")) <= 63):
         raise UnsafeConfiguration("the schema of the store must be a name of at most 63 bytes: ?schema=NAME")
+    if parameters.get("target_session_attrs", "primary") not in ("primary", "read-write"):
+        raise UnsafeConfiguration(
+            "target_session_attrs in the URL of the store lets it read from a standby, which may be old: leave it out"
+        )
     database = parameters.get("dbname")
     server = f"PostgreSQL at {', '.join(hosts)}" + (f" ({database})" if database else "")
     return Target(server, {**_DEFAULTS, **parameters}, schema)

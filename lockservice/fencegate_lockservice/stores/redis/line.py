@@ -265,7 +265,7 @@ async def dial(address: Address, clock: Clock, lost: Callable[[Line], None]) -> 
 
 
 async def _greet(line: Line, address: Address) -> None:
-    if address.password:
+    if address.username or address.password:
         user = (address.username,) if address.username else ()
         try:
             await line.call("AUTH", *user, address.password)

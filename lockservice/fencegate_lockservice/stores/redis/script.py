@@ -61,6 +61,8 @@ _KNOWN = {
 }
 _CODE = re.compile(rf"\b({'|'.join(_KNOWN)})\b")
 _ELSEWHERE = ("READONLY", "MASTERDOWN")
+_IN_THE_MIDDLE = ("", "NOPERM", "WRONGTYPE")
+"""What is told of a single command, when others of the same script may have written before it."""
 
 
 def code_of(refusal: Exception) -> str:
@@ -73,12 +75,12 @@ def code_of(refusal: Exception) -> str:
 
 def failure_of(refusal: Exception, server: str) -> Exception:
     """What the caller of a script is told. Most that are known come before the first write of a script; what is not
-    known may have happened in its middle, and so may a command that the ACL forbids."""
+    known may have happened in its middle, and so may a command that the ACL forbids, or one about another's key."""
     code = code_of(refusal)
     text = f"{server}: {_KNOWN[code]} ({code})" if code else f"{server}: {str(refusal)[:200]}"
     if code == "NOPERM":
         text += f": {str(refusal)[:200]}"
-    return Unavailable(text) if code and code != "NOPERM" else Ambiguous(text)
+    return Ambiguous(text) if code in _IN_THE_MIDDLE else Unavailable(text)
 
 
 def is_elsewhere(refusal: Exception) -> bool:

@@ -7,7 +7,9 @@ import hiredis
 from fencegate.core.ports import Finding
 from fencegate_lockservice.stores.redis.line import Line
 
-_WANTED = ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "min-replicas-to-write")
+_WANTED = (
+    "maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "no-appendfsync-on-rewrite", "min-replicas-to-write",
+)  # fmt: skip
 _FAILOVER = (
     "replication does not wait for replicas: a failover loses the last commits, and then two may hold one lock until"
     " the older lease ends"
@@ -81,6 +83,13 @@ def _durability(settings: Mapping[str, str]) -> Finding:
             f"appendfsync is {fsync}: a power loss forgets {lost}, and then two may hold one lock until the older"
             " lease ends",
             "set appendfsync always",
+        )
+    if settings.get("no-appendfsync-on-rewrite") == "yes":
+        return Finding(
+            "warning",
+            "no-appendfsync-on-rewrite is yes: while the server rewrites its file, or saves, nothing is flushed, and a"
+            " power loss forgets those commits",
+            "set no-appendfsync-on-rewrite no",
         )
     return Finding("fine", "every commit is on disk before it is answered (appendonly, appendfsync always)")
 

@@ -68,6 +68,8 @@ def _tls(scheme: str, options: Mapping[str, str]) -> ssl.SSLContext | None:
         if given := [name for name in options if name.startswith("ssl_")]:
             raise _bad(f"{given[0]} is for rediss://")
         return None
+    if "ssl_keyfile" in options and "ssl_certfile" not in options:
+        raise _bad("ssl_keyfile goes with ssl_certfile")
     try:
         context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
         if "ssl_certfile" in options:

@@ -208,7 +208,7 @@ class Node:
             async with asyncio.timeout(CONNECT_WITHIN_S):
                 _, line = await loop.create_connection(Line, seat.host, seat.port, ssl=tls)
                 try:
-                    if settings.password:
+                    if settings.user or settings.password:
                         await self._log_in(line, settings.password)
                     if settings.database:
                         await line.call("SELECT", settings.database)

@@ -1,7 +1,7 @@
 """The URL of a redlock store: `redlock://[USER:PASSWORD@]A:PORT,B:PORT,…[/DB][?prefix=&names=&tls=true]`."""
 
 from dataclasses import dataclass, field
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from fencegate.core.errors import UnsafeConfiguration
 
@@ -37,9 +37,9 @@ def parse(url: str) -> Settings:
         parts = urlsplit(url)
         credentials, _, hosts = parts.netloc.rpartition("@")
         user, _, password = credentials.partition(":")
-        options = {name: values[-1] for name, values in parse_qs(parts.query, strict_parsing=bool(parts.query)).items()}
+        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
         addresses = [_address(text) for text in hosts.split(",")]
-        database = int(parts.path.strip("/") or 0)
+        database = _database(parts.path.strip("/"))
     except ValueError:
         raise UnsafeConfiguration(f"a redlock URL can't be read; write it as {EXAMPLE}") from None
     unknown = set(options) - {"prefix", "names", "tls"}
@@ -68,6 +68,12 @@ def parse(url: str) -> Settings:
 
 def _address(text: str) -> tuple[str, int]:
     parts = urlsplit(f"//{text}")
-    if not parts.hostname or parts.path:
-        raise ValueError("an address has a host")
+    if not parts.hostname or parts.path or parts.port == 0:
+        raise ValueError("an address has a host, and maybe a port")
     return parts.hostname, DEFAULT_PORT if parts.port is None else parts.port
+
+
+def _database(text: str) -> int:
+    if text and not (text.isascii() and text.isdigit()):  # `int` takes more than that: 1_0, -1, digits of other scripts
+        raise ValueError("a database has a number")
+    return int(text or 0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ AGAIN_AT_MOST_S = 1.0
 
 log = logging.getLogger("fencegate.store.zookeeper")
 
+_SERVER = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
 _FORM = "zookeeper://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],…[/ROOT]"
 
 
@@ -60,13 +62,11 @@ def read_url(url: str) -> Address:
 
 
 def _server(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        host, port = text, str(DEFAULT_PORT)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+    found = _SERVER.fullmatch(text)
+    port = int(found["port"] or DEFAULT_PORT) if found is not None else 0
+    if found is None or not 0 < port < 65536:
         raise UnsafeConfiguration(f"a ZooKeeper store needs servers as in {_FORM}")
-    return host, int(port)
+    return found["host"].strip("[]"), port
 
 
 class Line:
