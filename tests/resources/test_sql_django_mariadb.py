@@ -73,6 +73,19 @@ def test_it_passes_and_is_refused_and_leaves_no_token_behind(connection: Any, en
     assert texts(engine) == ["of 7", "of 8"]
 
 
+def test_a_transaction_that_django_marks_for_a_rollback_leaves_no_token_behind(connection: Any) -> None:
+    """As an error of `save()` does: no statement of the application is executed from there on."""
+    from django.db import transaction
+
+    with pytest.raises(ResourceUnavailable) as undone, fenced(connection, Lease(7)):
+        transaction.set_rollback(True, using=NAME)
+    assert undone.value.outcome == "not-written"
+    with pytest.raises(ZeroDivisionError), fenced(connection, Lease(7)):
+        transaction.set_rollback(True, using=NAME)
+        _ = 1 // 0
+    assert execute(connection, "SELECT @fencegate_token, @fencegate_lock") == ((None, None),)
+
+
 @pytest.mark.parametrize("said", ["COMMIT", "COMMIT AND CHAIN", "BEGIN", "CREATE TABLE implicit (id INT)"])
 def test_what_ends_the_transaction_ends_the_block(connection: Any, engine: Engine, said: str) -> None:
     with pytest.raises(ResourceUnavailable) as ended, fenced(connection, Lease(7)):

@@ -107,8 +107,15 @@ class FencedDjango:
         self._name_to_sqlite({})
         if self._rules.after is not None:
             with contextlib.suppress(Error):  # the connection is gone, and what it remembered too
-                self._run(self._rules.after)
+                self._forget(self._rules.after)
         self._atomic.__exit__(kind, error, at)
+
+    def _forget(self, after: Ask) -> None:
+        """By the driver's own cursor: Django lets none of its own say a word in a transaction that it marks for a
+        rollback, as it does after an error of `save()`."""
+        connection = self._connection
+        with connection.wrap_database_errors, connection.connection.cursor() as cursor:
+            cursor.execute(after.statement)
 
     def _check_end(self) -> None:
         if self._connection.needs_rollback:
