@@ -194,3 +194,23 @@ def test_a_refusal_by_the_second_of_two_fences_leaves_no_token_in_the_connection
     with pooled.connect() as connection:
         assert connection.execute(text("SELECT @fencegate_token, @fencegate_lock")).one() == (None, None)
     pooled.dispose()
+
+
+@on_mariadb
+def test_a_transaction_of_two_phases_leaves_no_token_in_the_connection(database: Database, engine: Engine) -> None:
+    pooled = engine_of(database, pool_size=1, max_overflow=0)
+    settings = text("SELECT @fencegate_token, @fencegate_lock")
+    with Session(pooled, twophase=True) as session, fenced(session, Lease(7)):
+        session.execute(insert(Note).values(text="of 7"))
+        session.prepare()
+        session.commit()
+        session.execute(insert(Note).values(text="of 7, too"))
+    with pooled.connect() as connection:
+        assert connection.execute(settings).one() == (None, None)
+    with pytest.raises(ZeroDivisionError), Session(pooled, twophase=True) as session, fenced(session, Lease(7)):
+        session.execute(insert(Note).values(text="undone"))
+        _ = 1 // 0
+    with pooled.connect() as connection:
+        assert connection.execute(settings).one() == (None, None)
+    pooled.dispose()
+    assert texts(engine) == ["of 7", "of 7, too"]

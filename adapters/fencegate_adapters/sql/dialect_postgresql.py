@@ -9,6 +9,8 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from fencegate.core.errors import InvalidInput, UnsafeConfiguration
+from fencegate_adapters.sql.passing import Ask
+from fencegate_adapters.sql.runner import Runner
 
 IDLE_MS = 30_000
 """How long a transaction of ours may say nothing before the database ends it: one that was stopped lets go then."""
@@ -122,9 +124,7 @@ class PostgresqlDialect:
         if hasattr(driver, "get_transaction_status"):  # psycopg2
             return bool(driver.get_transaction_status() != 0)
         # Whoever has locked a fence has a number, and keeps it until the end.
-        cursor = connection.connection.cursor()  # not by SQLAlchemy, which would tell us of the statement
-        cursor.execute("SELECT pg_current_xact_id_if_assigned()")
-        return cursor.fetchall()[0][0] is not None
+        return Runner(connection)(Ask("SELECT pg_current_xact_id_if_assigned()"))[0][0] is not None
 
     def refusal(self, error: DBAPIError) -> InvalidInput:
         said: Any = getattr(error.orig, "diag", None)

@@ -113,6 +113,9 @@ def _listen(engine: Engine, home: Home) -> None:
     if dialect.name in REMEMBERING and not home.tells:
         event.listen(engine, "commit", _before_commit)
         event.listen(engine, "rollback", _before_rollback)
+        event.listen(engine, "prepare_twophase", _before_commit)
+        event.listen(engine, "commit_twophase", _before_commit)
+        event.listen(engine, "rollback_twophase", _before_rollback)
         event.listen(engine, "handle_error", _after_error)
     home.tells = True
 
@@ -214,7 +217,9 @@ def _after_begin(session: Session, _transaction: object, connection: Connection)
         raise
 
 
-def _before_commit(connection: Connection) -> None:
+def _before_commit(connection: Connection, _xid: object = None, is_prepared: bool = False) -> None:
+    if is_prepared:
+        return
     try:
         for passage in vars(connection).get(_PASSAGES, ()):
             passage.forget_settings(connection)
@@ -223,7 +228,9 @@ def _before_commit(connection: Connection) -> None:
         raise ResourceUnavailable(detail) from error
 
 
-def _before_rollback(connection: Connection) -> None:
+def _before_rollback(connection: Connection, _xid: object = None, is_prepared: bool = False) -> None:
+    if is_prepared:  # settings were forgotten when it was
+        return
     with contextlib.suppress(SQLAlchemyError):  # the connection is gone, and what it remembered too
         for passage in vars(connection).get(_PASSAGES, ()):
             passage.forget_settings(connection)
