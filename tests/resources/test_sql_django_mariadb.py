@@ -57,6 +57,25 @@ def connection(database: Database, engine: Engine, monkeypatch: pytest.MonkeyPat
     del connections[NAME], connections.settings[NAME]
 
 
+class Silent:
+    """A connection of a driver that does not tell of transactions, as mysqlclient."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "server_status":
+            raise AttributeError(name)
+        return getattr(self._driver, name)
+
+
+@pytest.fixture
+def silent(connection: Any) -> Any:
+    connection.ensure_connection()
+    connection.connection = Silent(connection.connection)
+    return connection
+
+
 def execute(connection: Any, statement: str) -> Any:
     with connection.cursor() as cursor:
         cursor.execute(statement)
@@ -94,6 +113,20 @@ def test_what_ends_the_transaction_ends_the_block(connection: Any, engine: Engin
         execute(connection, "INSERT INTO notes (text) VALUES ('stale')")
     assert ended.value.outcome == "unknown"
     assert texts(engine) == ["of 8"]
+
+
+@pytest.mark.parametrize("said", ["COMMIT AND CHAIN", "CREATE TABLE implicit (id INT)", "CALL commits()"])
+def test_where_the_driver_does_not_tell_the_end_of_the_block_finds_out(silent: Any, engine: Engine, said: str) -> None:
+    with engine.begin() as procedures:
+        procedures.execute(text("CREATE PROCEDURE commits() COMMIT"))
+    with fenced(silent, Lease(7)):
+        execute(silent, "INSERT INTO notes (text) VALUES ('of 7')")
+    with pytest.raises(ResourceUnavailable) as ended, fenced(silent, Lease(7)):
+        execute(silent, said)
+        note(engine, 8, "of 8")
+        execute(silent, "INSERT INTO notes (text) VALUES ('stale')")
+    assert ended.value.outcome == "unknown"
+    assert texts(engine) == ["of 7", "of 8"]
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
