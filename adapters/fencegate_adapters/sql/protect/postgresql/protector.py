@@ -178,8 +178,11 @@ def _function_text(table: TableName, parts: tuple[str | ColumnPart, ...], per_ro
 
 
 def _expression(parts: tuple[str | ColumnPart, ...], row: str) -> str:
+    """Byte by byte, whatever the collation of the column: by some, keys are equal that are not the same, and the
+    functions that look for a lock refuse to work."""
     return " || ".join(
-        f"{row}.{_name(part.column)}::text" if isinstance(part, ColumnPart) else literal(part) for part in parts
+        f'{row}.{_name(part.column)}::text COLLATE "C"' if isinstance(part, ColumnPart) else literal(part)
+        for part in parts
     )
 
 
