@@ -68,6 +68,20 @@ def test_what_an_unknown_driver_says_of_the_transaction_is_not_believed(known: E
     assert texts(known) == ["of 8"]
 
 
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_a_savepoint_of_which_a_statement_failed_does_not_end_the_block(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The `ping` of mysqlclient takes nothing, and tells nothing."""
+    monkeypatch.setattr(pymysql.Connection, "ping", lambda _: None)
+    with Session(engine) as session, fenced(session, Lease(7)):
+        session.execute(insert(Note).values(text="first"))
+        with pytest.raises(DBAPIError, match="Duplicate"), session.begin_nested():
+            session.execute(insert(Note).values(text="first"))
+        session.execute(insert(Note).values(text="second"))
+    assert texts(engine) == ["first", "second"]
+
+
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_a_transaction_in_which_a_swallowed_error_undid_everything_is_not_called_written(engine: Engine) -> None:
     for _ in range(2):

@@ -15,7 +15,7 @@ from fencegate_adapters.sql.runner import Runner
 IDLE_S = 30
 _STRICT = "STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 _IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
-_TELLING = ("pymysql", "aiomysql")
+TELLING = ("pymysql", "aiomysql")
 """Drivers that keep what the last answer told. (asyncmy has such a number too, and leaves it alone at some answers.)"""
 
 _SETTINGS = """
@@ -116,7 +116,7 @@ class MysqlDialect:
         return connection.execute(insert(table).prefix_with("IGNORE").values(**values)).rowcount == 1
 
     def in_transaction(self, connection: Connection) -> bool:
-        if connection.dialect.driver in _TELLING:
+        if connection.dialect.driver in TELLING:
             driver: Any = connection.connection.driver_connection
             return bool(driver.server_status & _IN_TRANSACTION)
         if not getattr(connection.dialect, "is_mariadb", False):

@@ -23,6 +23,7 @@ from sqlalchemy.util import await_only
 from fencegate.core.errors import ResourceUnavailable
 from fencegate_adapters.sql import begin_psycopg
 from fencegate_adapters.sql.dialect import cause
+from fencegate_adapters.sql.dialect_mysql import TELLING
 from fencegate_adapters.sql.endings import ends
 from fencegate_adapters.sql.homes import Home, home_of
 from fencegate_adapters.sql.passing.rules import REMEMBERING
@@ -166,11 +167,12 @@ _TAKING_ALONG = _EXECUTING | {"do_execute": _telling_along}
 
 
 def _after_error(context: ExceptionContext) -> None:
-    """A deadlock rolls everything back, and PyMySQL and aiomysql don't learn that from an error. Where the server can't
-    be asked what is left, nothing is."""
+    """A deadlock rolls everything back, and drivers that tell of transactions don't learn that from an error. Where the
+    server can't be asked what is left, nothing is. (It is asked before every statement where the driver tells nothing.)
+    """
     connection = context.connection
     passages: tuple[Hears, ...] = () if connection is None else vars(connection).get(_PASSAGES, ())
-    if connection is None or not passages:
+    if connection is None or not passages or connection.dialect.driver not in TELLING:
         return
     try:
         driver: Any = connection.connection.driver_connection
