@@ -1,6 +1,7 @@
 """What may be done with a session inside of a block: end it and go on, take it from its scope, begin by hand."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from sqlalchemy import Engine, insert, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from fencegate.core.errors import ResourceUnavailable, StaleToken
-from fencegate.sql import fenced
+from fencegate.sql import Fenced, fenced
 from tests.resources.databases import make_database
 from tests.resources.sql_notes import Lease, Note, note, notes_in, texts
 
@@ -63,3 +64,19 @@ def test_what_is_done_after_the_session_was_removed_from_its_scope_is_not_called
     assert behind_none.value.outcome == "unknown"
     scope.remove()
     assert texts(engine) == ["first", "second"]
+
+
+def test_a_block_of_a_scoped_session_may_be_left_by_another_thread_that_has_one_of_its_own(engine: Engine) -> None:
+    """As by a dependency of FastAPI, which is entered and left by whichever thread is free."""
+    scope = scoped_session(sessionmaker(engine))
+
+    def enter() -> Fenced[Session]:
+        block = fenced(scope, Lease(7))
+        block.__enter__().add(Note(text="of 7"))
+        return block
+
+    with ThreadPoolExecutor(1) as another:
+        block = another.submit(enter).result(30)
+    assert not scope().in_transaction()
+    block.__exit__(None, None, None)
+    assert texts(engine) == ["of 7"]

@@ -1,6 +1,7 @@
 """The block of `fenced` on a session or connection of SQLAlchemy."""
 
 import contextlib
+import threading
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -23,7 +24,7 @@ _BINDS = "binds" if "binds" in vars(Session()) else "_Session__binds"
 """The attribute of a session that has its bind for each class; SQLAlchemy 2.0 keeps it to itself."""
 
 S = TypeVar("S", Session, Connection, AsyncSession, AsyncConnection)
-Scope = scoped_session[Any] | async_scoped_session[Any]
+Scoped = scoped_session[Any] | async_scoped_session[Any]
 
 BEGUN = (
     "this session or connection has a transaction already, and what was done in it is not under the fence: commit or "
@@ -37,6 +38,21 @@ REFUSED_AT_COMMIT = ("40001", "40P01")
 """Said of a transaction that is undone for sure; callers who try again look for it."""
 
 
+class Scope:
+    """Sessions of which each thread, or whatever a scope is, has one; and in which of these scopes we began."""
+
+    def __init__(self, scoped: Scoped) -> None:
+        self._scoped = scoped
+        self._began_in = self._here()
+
+    def has_another_than(self, session: object) -> bool:
+        """Whether what began with `session` has another one now. (A block may be left by another thread.)"""
+        return self._began_in == self._here() and self._scoped.registry.has() and self._scoped() is not session
+
+    def _here(self) -> object:
+        return getattr(self._scoped.registry, "scopefunc", threading.get_ident)()
+
+
 class Fenced(Passage, Generic[S]):
     """`with` for Session and Connection, `async with` for their async kinds."""
 
@@ -44,9 +60,9 @@ class Fenced(Passage, Generic[S]):
 
     _session: S
 
-    def __init__(self, session: S, claims: Claims, leases: Sequence[Leases], scope: Scope | None = None) -> None:
+    def __init__(self, session: S, claims: Claims, leases: Sequence[Leases], scoped: Scoped | None = None) -> None:
         super().__init__(session, claims, leases)
-        self._scope = scope
+        self._scope = None if scoped is None else Scope(scoped)
 
     def __enter__(self) -> S:
         session = self._session
@@ -99,7 +115,7 @@ class Fenced(Passage, Generic[S]):
 
     def _commit(self, session: Session | Connection) -> None:
         try:
-            if self._scope is not None and self._scope.registry.has() and self._scope() is not self._session:
+            if self._scope is not None and self._scope.has_another_than(self._session):
                 raise ResourceUnavailable(REMOVED, outcome="unknown")
             if isinstance(session, Session):
                 session.flush()
