@@ -16,6 +16,7 @@ _TURN = "SELECT pg_advisory_xact_lock(7420, 2)"
 _TABLES_TURN = "SELECT pg_advisory_xact_lock(7420, 1)"  # that of all who create the fence tables
 _SETTINGS = [
     "SET LOCAL lock_timeout = '10s'",  # behind a long transaction this would wait, and all others behind it
+    "SET LOCAL idle_in_transaction_session_timeout = '30s'",  # whoever stands still here keeps everybody out
     "SET LOCAL client_min_messages = warning",
 ]
 
