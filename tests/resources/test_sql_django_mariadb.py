@@ -12,7 +12,7 @@ import pytest
 from django.conf import settings
 from sqlalchemy import Engine, make_url, text
 
-from fencegate.core.errors import ResourceUnavailable, StaleToken
+from fencegate.core.errors import ResourceUnavailable, StaleToken, UnsafeConfiguration
 from fencegate.sql import fenced
 from tests.eventually import eventually_sync
 from tests.resources.databases import Database, make_database
@@ -105,7 +105,9 @@ def test_a_transaction_that_django_marks_for_a_rollback_leaves_no_token_behind(c
     assert execute(connection, "SELECT @fencegate_token, @fencegate_lock") == ((None, None),)
 
 
-@pytest.mark.parametrize("said", ["COMMIT", "COMMIT AND CHAIN", "BEGIN", "CREATE TABLE implicit (id INT)"])
+@pytest.mark.parametrize(
+    "said", ["COMMIT", "COMMIT AND CHAIN", "BEGIN", "CREATE TABLE implicit (id INT)", "ANALYZE TABLE notes"]
+)
 def test_what_ends_the_transaction_ends_the_block(connection: Any, engine: Engine, said: str) -> None:
     with pytest.raises(ResourceUnavailable) as ended, fenced(connection, Lease(7)):
         execute(connection, said)
@@ -113,6 +115,12 @@ def test_what_ends_the_transaction_ends_the_block(connection: Any, engine: Engin
         execute(connection, "INSERT INTO notes (text) VALUES ('stale')")
     assert ended.value.outcome == "unknown"
     assert texts(engine) == ["of 8"]
+
+
+def test_locks_of_tables_which_would_stay_in_the_connection_are_refused(connection: Any, engine: Engine) -> None:
+    with pytest.raises(UnsafeConfiguration), fenced(connection, Lease(7)):
+        execute(connection, "LOCK TABLES notes WRITE")
+    note(engine, 7, "of 7")
 
 
 @pytest.mark.parametrize("said", ["COMMIT AND CHAIN", "CREATE TABLE implicit (id INT)", "CALL commits()"])

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from fencegate.core.errors import ResourceUnavailable, StaleToken
+from fencegate.core.errors import ResourceUnavailable, StaleToken, UnsafeConfiguration
 from fencegate.sql import fenced
 from fencegate_adapters.sql.endings import ends
 from tests.eventually import eventually_sync
@@ -73,6 +73,9 @@ def test_a_text_behind_which_there_is_another_transaction_ends_the_block(
         ("mysql", "START SLAVE"),
         ("mysql", "SELECT 1 -- COMMIT"),
         ("mysql", "ENDOW"),
+        ("mariadb", "ANALYZE FORMAT=JSON SELECT 1"),
+        ("postgresql", "ANALYZE TABLE"),
+        ("mysql", "/*!50000 SELECT */ 1"),
     ],
 )
 def test_what_ends_no_transaction_is_not_taken_for_it(kind: str, said: str) -> None:
@@ -214,3 +217,39 @@ def test_a_transaction_of_two_phases_leaves_no_token_in_the_connection(database:
         assert connection.execute(settings).one() == (None, None)
     pooled.dispose()
     assert texts(engine) == ["of 7", "of 7, too"]
+
+
+@on_mariadb
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ANALYZE TABLE notes",
+        "OPTIMIZE LOCAL TABLE notes",
+        "CHECK TABLE notes",
+        "REPAIR NO_WRITE_TO_BINLOG TABLE notes",
+        "/*!50000 BEGIN */",
+        "/*M!100000 COMMIT AND CHAIN */",
+    ],
+)
+def test_a_statement_that_commits_and_says_that_there_is_a_transaction_ends_the_block(
+    database: Database, engine: Engine, said: str
+) -> None:
+    other = engine_of(database)
+    with pytest.raises(ResourceUnavailable) as ended, Session(engine) as session, fenced(session, Lease(7)):
+        session.execute(text(said)).close()
+        note(other, 8, "of 8")
+        session.execute(insert(Note).values(text="stale"))
+    assert ended.value.outcome == "unknown"
+    assert texts(engine) == ["of 8"]
+    other.dispose()
+
+
+@on_mariadb
+@pytest.mark.parametrize("said", ["LOCK TABLES notes WRITE", "/* all */ lock table notes read"])
+def test_locks_of_tables_which_would_stay_in_the_connection_are_refused(engine: Engine, said: str) -> None:
+    """They commit, and neither a commit nor a rollback lets them go."""
+    with pytest.raises(UnsafeConfiguration), Session(engine) as session, fenced(session, Lease(7)):
+        session.execute(insert(Note).values(text="undone"))
+        session.execute(text(said))
+    note(engine, 7, "of 7")
+    assert texts(engine) == ["of 7"]

@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import Error, IntegrityError
 
 from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
-from fencegate_adapters.sql.endings import ends
+from fencegate_adapters.sql.endings import check_allowed, ends
 from fencegate_adapters.sql.leases import Leases, ensure_held
 from fencegate_adapters.sql.openness import FAILED
 from fencegate_adapters.sql.passage import ABORTED, ENDED, LATE_SNAPSHOT
@@ -159,6 +159,7 @@ class FencedDjango:
         transaction by itself, and that is not under the fence."""
         if self._ended or _is_over(self._connection):
             raise ResourceUnavailable(ENDED, outcome="unknown")
+        check_allowed(self._connection.vendor, str(sql))
         try:
             return execute(sql, params, many, context)
         except Error:

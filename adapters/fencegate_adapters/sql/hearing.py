@@ -24,7 +24,7 @@ from fencegate.core.errors import ResourceUnavailable
 from fencegate_adapters.sql import begin_psycopg
 from fencegate_adapters.sql.dialect import cause
 from fencegate_adapters.sql.dialect_mysql import TELLING
-from fencegate_adapters.sql.endings import ends
+from fencegate_adapters.sql.endings import check_allowed, ends
 from fencegate_adapters.sql.homes import Home, home_of
 from fencegate_adapters.sql.passing.rules import REMEMBERING
 
@@ -123,7 +123,7 @@ def _listen(engine: Engine, home: Home) -> None:
 
 def _telling(execute: Callable[..., Any]) -> Callable[..., Any]:
     def tell_and_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> Any:
-        is_told = context is not None and _before_cursor_execute(context.root_connection)
+        is_told = context is not None and _before_cursor_execute(context.root_connection, cursor, statement)
         try:
             return execute(cursor, statement, parameters, context)
         finally:
@@ -152,7 +152,7 @@ def _telling_along(execute: Callable[..., Any]) -> Callable[..., Any]:
 
 def _telling_without(execute: Callable[..., Any]) -> Callable[..., Any]:
     def tell_and_execute(cursor: Any, statement: str, context: Any = None) -> Any:
-        is_told = context is not None and _before_cursor_execute(context.root_connection)
+        is_told = context is not None and _before_cursor_execute(context.root_connection, cursor, statement)
         try:
             return execute(cursor, statement, context)
         finally:
@@ -191,9 +191,11 @@ def _after_cursor_execute(connection: Connection, _cursor: object, statement: st
             passage.ended(connection)
 
 
-def _before_cursor_execute(connection: Connection, *_: Any) -> bool:
+def _before_cursor_execute(connection: Connection, _cursor: object, statement: str, *_: Any) -> bool:
     """Whether a passage was told of it."""
     passages: tuple[Hears, ...] = connection.__dict__.get(_PASSAGES, ())
+    if passages:
+        check_allowed(connection.dialect.name, statement)
     for passage in passages:
         passage.pass_(connection)
     return bool(passages)
