@@ -1,5 +1,6 @@
 """Transactions of a fenced block that end behind our back, in ways that no driver sees: none goes on unfenced."""
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -253,3 +254,25 @@ def test_locks_of_tables_which_would_stay_in_the_connection_are_refused(engine: 
         session.execute(text(said))
     note(engine, 7, "of 7")
     assert texts(engine) == ["of 7"]
+
+
+def test_a_refusal_that_is_swallowed_lets_nothing_be_committed_that_was_to_have_two_phases(engine: Engine) -> None:
+    """Without the first phase, and by a cursor of the driver, which is met by nobody."""
+    note(engine, 8, "of 8")
+    with pytest.raises(StaleToken), engine.connect() as connection, fenced(connection, Lease(7)):
+        transaction = connection.begin_twophase()
+        with pytest.raises(StaleToken):
+            connection.execute(insert(Note).values(text="stale"))
+        with contextlib.closing(connection.connection.cursor()) as cursor:
+            cursor.execute("INSERT INTO notes (text) VALUES ('stale')")
+        transaction.commit()
+    assert texts(engine) == ["of 8"]
+
+
+def test_what_was_refused_in_two_phases_is_rolled_back_and_its_connection_is_kept(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    note(engine, 8, "of 8")
+    with pytest.raises(StaleToken), Session(engine, twophase=True) as session, fenced(session, Lease(7)):
+        session.execute(insert(Note).values(text="stale"))
+    assert caplog.text == ""

@@ -30,6 +30,8 @@ from fencegate_adapters.sql.passing.rules import REMEMBERING
 
 _PASSAGES = "fencegate_passages"
 _HEARD = "fencegate_heard"
+_UNDONE = "fencegate_undone"
+"""The transaction that is being rolled back. Of two phases, that is done by statements, which need not pass."""
 _TELLS = "fencegate_tells"
 """Among the attributes of engines and dialects that do. (SQLAlchemy's own `event.contains` goes by their addresses, and
 says yes of a new engine that stands where one stood that is gone: its statements would have passed unseen.)"""
@@ -89,6 +91,7 @@ def hear_commit(connection: Connection) -> None:
         connection.__dict__[_HEARD] = True
         event.listen(connection, "commit", _before_commit_by_hand)
         event.listen(connection, "prepare_twophase", _before_commit_by_hand)
+        event.listen(connection, "commit_twophase", _before_commit_by_hand)
 
 
 def _before_commit_by_hand(connection: Connection, *_: Any) -> None:
@@ -193,7 +196,10 @@ def _after_cursor_execute(connection: Connection, _cursor: object, statement: st
 
 def _before_cursor_execute(connection: Connection, _cursor: object, statement: str, *_: Any) -> bool:
     """Whether a passage was told of it."""
-    passages: tuple[Hears, ...] = connection.__dict__.get(_PASSAGES, ())
+    known = connection.__dict__
+    passages: tuple[Hears, ...] = known.get(_PASSAGES, ())
+    if _UNDONE in known and known[_UNDONE] is connection.get_transaction():
+        return False
     if passages:
         check_allowed(connection.dialect.name, statement)
     for passage in passages:
@@ -233,6 +239,7 @@ def _before_commit(connection: Connection, _xid: object = None, is_prepared: boo
 
 
 def _before_rollback(connection: Connection, _xid: object = None, is_prepared: bool = False) -> None:
+    vars(connection)[_UNDONE] = connection.get_transaction()
     if is_prepared:  # settings were forgotten when it was
         return
     with contextlib.suppress(SQLAlchemyError):  # the connection is gone, and what it remembered too

@@ -36,7 +36,10 @@ ABORTED = "a statement of this transaction failed, and PostgreSQL has undone it 
 def roll_back_rest(connection: Connection) -> None:
     """After a COMMIT that failed SQLAlchemy holds the transaction to be over, while some databases keep it open."""
     if not connection.invalidated and dialect_of(connection.dialect.name).in_transaction(connection):
-        connection.connection.rollback()
+        try:
+            connection.connection.rollback()
+        except connection.dialect.loaded_dbapi.Error as error:  # one of two phases, which drivers don't end like that
+            connection.invalidate(error)
 
 
 _Passed = tuple[RootTransaction, Openness] | None
