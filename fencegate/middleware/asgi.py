@@ -53,8 +53,8 @@ class FenceMiddleware:
         try:
             await self._app(scope, receive, answer.send)
         except Exception as error:
-            refusal = presented.of_exception(error)
-            if refusal is None or answer.has_begun:
+            refusal = None if answer.has_begun else presented.of_exception(error)
+            if refusal is None:
                 raise
             await answer.refuse(refusal)
         finally:

@@ -48,7 +48,7 @@ class Enforced(Generic[S]):
 
         self._fence = fence
         self._session: S = session() if isinstance(session, scoped_session | async_scoped_session) else session
-        self._block: Any = fenced(self._session, fence)
+        self._block: Any = fenced(session, fence)
         if isinstance(self._session, _COMMITTED_BY_CALLER):
             self._block.refused = self._noting  # also later, at any statement of the handler's, which may swallow it
         self._is_async = hasattr(self._session, "__aenter__")

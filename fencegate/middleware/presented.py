@@ -119,7 +119,10 @@ class Presented:
         if error is self._refusal or (isinstance(error, FencegateError) and self._our(error) is not None):
             assert isinstance(error, FencegateError)
             return self._told(error)
-        return None
+        if self._refusal is None:
+            return None
+        log.error("%s %s failed behind a refusal, which is answered", self.method, self.path[:200], exc_info=error)
+        return self._told(self._refusal)
 
     def instead_of(self, status: int, route: str) -> FencegateError | None:
         """What to answer instead of the handler's own answer; None when that may pass."""

@@ -15,6 +15,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -289,6 +290,25 @@ def test_a_stale_token_that_the_handler_swallows_is_still_no_success(
             pass
 
     assert behind(work)(headers=TOKEN).status_code == 412
+
+
+def test_a_stale_token_that_the_handler_makes_another_error_of_is_still_told(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As every task group does. The error that it became reaches us and not the framework, so we log it."""
+    claimable(engine).claim("job:x", 8)
+
+    async def handler(request: Request) -> Response:
+        try:
+            with Session(engine) as session, require_fence("job:x").enforce(session):
+                return Response()
+        except StaleToken as stale:
+            raise ExceptionGroup("of a task group", [stale]) from None
+
+    app = Starlette(routes=[Route("/jobs/x", handler, methods=["PUT"])], middleware=[Middleware(FenceMiddleware)])
+    answer = sender(httpx.ASGITransport(app, raise_app_exceptions=False))(headers=TOKEN)
+    assert (answer.status_code, answer.json()["error"]) == (412, "STALE_TOKEN")
+    assert "of a task group" in caplog.text
 
 
 @both

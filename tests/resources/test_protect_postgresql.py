@@ -507,6 +507,22 @@ def test_keys_are_spelled_as_the_gateway_spells_them(database: Database) -> None
         assert database.mark(f"{table}:{spelled}") == 33
 
 
+def test_keys_that_are_equal_by_their_collation_and_not_the_same_have_two_locks(database: Database) -> None:
+    try:
+        database.run("CREATE COLLATION caseless (PROVIDER = icu, LOCALE = 'und-u-ks-level2', DETERMINISTIC = false)")
+    except psycopg.errors.FeatureNotSupported:
+        pytest.skip("this PostgreSQL was built without ICU")
+    table = database.table("id text COLLATE caseless PRIMARY KEY", "")
+    database.protect(table)
+    database.run(f"INSERT INTO {table} VALUES ('a')", token=33, lock=f"{table}:a")
+    with pytest.raises(
+        psycopg.DatabaseError, match=f"fencing token required: this row is guarded by the lock {table}:A"
+    ):
+        database.run(f"UPDATE {table} SET id = 'A'", token=33, lock=f"{table}:a")
+    database.run(f"UPDATE {table} SET id = 'A'", token=34)
+    assert (database.mark(f"{table}:a"), database.mark(f"{table}:A")) == (34, 34)
+
+
 # --- rights ----------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ import pytest
 from django.conf import settings
 from sqlalchemy import Engine, make_url, text
 
-from fencegate.core.errors import ResourceUnavailable, StaleToken
+from fencegate.core.errors import ResourceUnavailable, StaleToken, UnsafeConfiguration
 from fencegate.sql import fenced
 from tests.eventually import eventually_sync
 from tests.resources.databases import Database, make_database
@@ -57,6 +57,25 @@ def connection(database: Database, engine: Engine, monkeypatch: pytest.MonkeyPat
     del connections[NAME], connections.settings[NAME]
 
 
+class Silent:
+    """A connection of a driver that does not tell of transactions, as mysqlclient."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "server_status":
+            raise AttributeError(name)
+        return getattr(self._driver, name)
+
+
+@pytest.fixture
+def silent(connection: Any) -> Any:
+    connection.ensure_connection()
+    connection.connection = Silent(connection.connection)
+    return connection
+
+
 def execute(connection: Any, statement: str) -> Any:
     with connection.cursor() as cursor:
         cursor.execute(statement)
@@ -73,7 +92,22 @@ def test_it_passes_and_is_refused_and_leaves_no_token_behind(connection: Any, en
     assert texts(engine) == ["of 7", "of 8"]
 
 
-@pytest.mark.parametrize("said", ["COMMIT", "COMMIT AND CHAIN", "BEGIN", "CREATE TABLE implicit (id INT)"])
+def test_a_transaction_that_django_marks_for_a_rollback_leaves_no_token_behind(connection: Any) -> None:
+    """As an error of `save()` does: no statement of the application is executed from there on."""
+    from django.db import transaction
+
+    with pytest.raises(ResourceUnavailable) as undone, fenced(connection, Lease(7)):
+        transaction.set_rollback(True, using=NAME)
+    assert undone.value.outcome == "not-written"
+    with pytest.raises(ZeroDivisionError), fenced(connection, Lease(7)):
+        transaction.set_rollback(True, using=NAME)
+        _ = 1 // 0
+    assert execute(connection, "SELECT @fencegate_token, @fencegate_lock") == ((None, None),)
+
+
+@pytest.mark.parametrize(
+    "said", ["COMMIT", "COMMIT AND CHAIN", "BEGIN", "CREATE TABLE implicit (id INT)", "ANALYZE TABLE notes"]
+)
 def test_what_ends_the_transaction_ends_the_block(connection: Any, engine: Engine, said: str) -> None:
     with pytest.raises(ResourceUnavailable) as ended, fenced(connection, Lease(7)):
         execute(connection, said)
@@ -81,6 +115,26 @@ def test_what_ends_the_transaction_ends_the_block(connection: Any, engine: Engin
         execute(connection, "INSERT INTO notes (text) VALUES ('stale')")
     assert ended.value.outcome == "unknown"
     assert texts(engine) == ["of 8"]
+
+
+def test_locks_of_tables_which_would_stay_in_the_connection_are_refused(connection: Any, engine: Engine) -> None:
+    with pytest.raises(UnsafeConfiguration), fenced(connection, Lease(7)):
+        execute(connection, "LOCK TABLES notes WRITE")
+    note(engine, 7, "of 7")
+
+
+@pytest.mark.parametrize("said", ["COMMIT AND CHAIN", "CREATE TABLE implicit (id INT)", "CALL commits()"])
+def test_where_the_driver_does_not_tell_the_end_of_the_block_finds_out(silent: Any, engine: Engine, said: str) -> None:
+    with engine.begin() as procedures:
+        procedures.execute(text("CREATE PROCEDURE commits() COMMIT"))
+    with fenced(silent, Lease(7)):
+        execute(silent, "INSERT INTO notes (text) VALUES ('of 7')")
+    with pytest.raises(ResourceUnavailable) as ended, fenced(silent, Lease(7)):
+        execute(silent, said)
+        note(engine, 8, "of 8")
+        execute(silent, "INSERT INTO notes (text) VALUES ('stale')")
+    assert ended.value.outcome == "unknown"
+    assert texts(engine) == ["of 7", "of 8"]
 
 
 @pytest.mark.parametrize("is_answered", [True, False])

@@ -1,5 +1,6 @@
 """Transactions of a fenced block that end behind our back, in ways that no driver sees: none goes on unfenced."""
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from fencegate.core.errors import ResourceUnavailable, StaleToken
+from fencegate.core.errors import ResourceUnavailable, StaleToken, UnsafeConfiguration
 from fencegate.sql import fenced
 from fencegate_adapters.sql.endings import ends
 from tests.eventually import eventually_sync
@@ -73,6 +74,9 @@ def test_a_text_behind_which_there_is_another_transaction_ends_the_block(
         ("mysql", "START SLAVE"),
         ("mysql", "SELECT 1 -- COMMIT"),
         ("mysql", "ENDOW"),
+        ("mariadb", "ANALYZE FORMAT=JSON SELECT 1"),
+        ("postgresql", "ANALYZE TABLE"),
+        ("mysql", "/*!50000 SELECT */ 1"),
     ],
 )
 def test_what_ends_no_transaction_is_not_taken_for_it(kind: str, said: str) -> None:
@@ -194,3 +198,81 @@ def test_a_refusal_by_the_second_of_two_fences_leaves_no_token_in_the_connection
     with pooled.connect() as connection:
         assert connection.execute(text("SELECT @fencegate_token, @fencegate_lock")).one() == (None, None)
     pooled.dispose()
+
+
+@on_mariadb
+def test_a_transaction_of_two_phases_leaves_no_token_in_the_connection(database: Database, engine: Engine) -> None:
+    pooled = engine_of(database, pool_size=1, max_overflow=0)
+    settings = text("SELECT @fencegate_token, @fencegate_lock")
+    with Session(pooled, twophase=True) as session, fenced(session, Lease(7)):
+        session.execute(insert(Note).values(text="of 7"))
+        session.prepare()
+        session.commit()
+        session.execute(insert(Note).values(text="of 7, too"))
+    with pooled.connect() as connection:
+        assert connection.execute(settings).one() == (None, None)
+    with pytest.raises(ZeroDivisionError), Session(pooled, twophase=True) as session, fenced(session, Lease(7)):
+        session.execute(insert(Note).values(text="undone"))
+        _ = 1 // 0
+    with pooled.connect() as connection:
+        assert connection.execute(settings).one() == (None, None)
+    pooled.dispose()
+    assert texts(engine) == ["of 7", "of 7, too"]
+
+
+@on_mariadb
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ANALYZE TABLE notes",
+        "OPTIMIZE LOCAL TABLE notes",
+        "CHECK TABLE notes",
+        "REPAIR NO_WRITE_TO_BINLOG TABLE notes",
+        "/*!50000 BEGIN */",
+        "/*M!100000 COMMIT AND CHAIN */",
+    ],
+)
+def test_a_statement_that_commits_and_says_that_there_is_a_transaction_ends_the_block(
+    database: Database, engine: Engine, said: str
+) -> None:
+    other = engine_of(database)
+    with pytest.raises(ResourceUnavailable) as ended, Session(engine) as session, fenced(session, Lease(7)):
+        session.execute(text(said)).close()
+        note(other, 8, "of 8")
+        session.execute(insert(Note).values(text="stale"))
+    assert ended.value.outcome == "unknown"
+    assert texts(engine) == ["of 8"]
+    other.dispose()
+
+
+@on_mariadb
+@pytest.mark.parametrize("said", ["LOCK TABLES notes WRITE", "/* all */ lock table notes read"])
+def test_locks_of_tables_which_would_stay_in_the_connection_are_refused(engine: Engine, said: str) -> None:
+    """They commit, and neither a commit nor a rollback lets them go."""
+    with pytest.raises(UnsafeConfiguration), Session(engine) as session, fenced(session, Lease(7)):
+        session.execute(insert(Note).values(text="undone"))
+        session.execute(text(said))
+    note(engine, 7, "of 7")
+    assert texts(engine) == ["of 7"]
+
+
+def test_a_refusal_that_is_swallowed_lets_nothing_be_committed_that_was_to_have_two_phases(engine: Engine) -> None:
+    """Without the first phase, and by a cursor of the driver, which is met by nobody."""
+    note(engine, 8, "of 8")
+    with pytest.raises(StaleToken), engine.connect() as connection, fenced(connection, Lease(7)):
+        transaction = connection.begin_twophase()
+        with pytest.raises(StaleToken):
+            connection.execute(insert(Note).values(text="stale"))
+        with contextlib.closing(connection.connection.cursor()) as cursor:
+            cursor.execute("INSERT INTO notes (text) VALUES ('stale')")
+        transaction.commit()
+    assert texts(engine) == ["of 8"]
+
+
+def test_what_was_refused_in_two_phases_is_rolled_back_and_its_connection_is_kept(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    note(engine, 8, "of 8")
+    with pytest.raises(StaleToken), Session(engine, twophase=True) as session, fenced(session, Lease(7)):
+        session.execute(insert(Note).values(text="stale"))
+    assert caplog.text == ""

@@ -478,3 +478,18 @@ async def test_a_token_column_refuses_a_stale_update_of_its_row(engine: Engine, 
         await asynchronous.commit()
     assert texts(engine) == ["of 9", "of 51"]
     assert Base.metadata.tables.keys() == {"notes"}
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+def test_a_token_column_tells_who_has_read_its_row_before_that_a_newer_holder_came(engine: Engine) -> None:
+    with Session(engine) as session:
+        session.add(Note(id=1, text="old"))
+        session.commit()
+    change = update(Note).where(Note.id == 1)
+    with Session(engine) as session, Session(engine) as newer:
+        assert session.scalars(select(Note.text)).one() == "old"
+        fenced_update(newer, change.values(text="of 8"), Lease(8), column=Note.token)
+        newer.commit()
+        with pytest.raises(StaleToken):
+            fenced_update(session, change.values(text="stale"), Lease(7), column=Note.token)
+    assert texts(engine) == ["of 8"]

@@ -7,11 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import DBAPIError
 
 from fencegate.core.errors import StaleToken
 from fencegate.core.ports import RowWrite
-from fencegate.sql import fenced
+from fencegate.sql import claimable, fenced
+from fencegate_adapters.sql import dialect_postgresql
+from fencegate_adapters.sql.dialect import dialect_of
+from fencegate_adapters.sql.homes import prepare
 from fencegate_adapters.sql.rows import RowsResource
 from tests.eventually import eventually_sync
 from tests.real.postgres import PostgresServer
@@ -71,3 +75,19 @@ async def test_a_write_through_the_gateway_that_waits_while_a_floor_is_raised_is
             await late
     assert refused.value.highest == 90
     await rows.close()
+
+
+def test_one_who_stands_still_while_he_raises_a_floor_is_ended_by_the_database(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He keeps everybody from the fences, and nobody who waits for that has a limit of his own."""
+    monkeypatch.setattr(dialect_postgresql, "IDLE_MS", 300)
+    schema = f"floors{os.getpid()}_{next(_numbers)}"
+    postgres_server.execute(f"CREATE SCHEMA {schema}")
+    url = make_url(postgres_server.url).set(drivername="postgresql+psycopg")
+    engine = create_engine(url, connect_args={"options": f"-csearch_path={schema} -clock_timeout=20s"})
+    prepare(engine)
+    with pytest.raises(DBAPIError), engine.begin() as raiser:
+        dialect_of("postgresql").keep_out(raiser)
+        claimable(engine).claim("job:a", 7)
+    engine.dispose()

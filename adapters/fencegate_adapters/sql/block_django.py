@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import Error, IntegrityError
 
 from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
-from fencegate_adapters.sql.endings import ends
+from fencegate_adapters.sql.endings import check_allowed, ends
 from fencegate_adapters.sql.leases import Leases, ensure_held
 from fencegate_adapters.sql.openness import FAILED
 from fencegate_adapters.sql.passage import ABORTED, ENDED, LATE_SNAPSHOT
@@ -33,6 +33,7 @@ _NOT_DJANGOS = (
     "it did would not be under the fence"
 )
 ATTEMPTS = 4
+_PASSED = "fencegate_passed"
 _IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
 
 _prepared: set[tuple[str, ...]] = set()
@@ -107,13 +108,20 @@ class FencedDjango:
         self._name_to_sqlite({})
         if self._rules.after is not None:
             with contextlib.suppress(Error):  # the connection is gone, and what it remembered too
-                self._run(self._rules.after)
+                self._forget(self._rules.after)
         self._atomic.__exit__(kind, error, at)
+
+    def _forget(self, after: Ask) -> None:
+        """By the driver's own cursor: Django lets none of its own say a word in a transaction that it marks for a
+        rollback, as it does after an error of `save()`."""
+        connection = self._connection
+        with connection.wrap_database_errors, connection.connection.cursor() as cursor:
+            cursor.execute(after.statement)
 
     def _check_end(self) -> None:
         if self._connection.needs_rollback:
             raise ResourceUnavailable("Django marks this transaction for a rollback: nothing was written")
-        if self._ended or _is_over(self._connection):
+        if self._ended or _is_over(self._connection) or not self._is_still_there():
             raise ResourceUnavailable(ENDED, outcome="unknown")
         if _has_failed(self._connection):
             raise ResourceUnavailable(ABORTED)
@@ -126,6 +134,8 @@ class FencedDjango:
             seen = self._seen
             if not drive(self._rules.passing(self._claims, seen.all_of(self._claims), seen.careful), self._run):
                 raise _Unsure
+            if not _tells(self._connection):
+                self._run(Ask(f"SAVEPOINT {_PASSED}"))
         except BaseException as error:
             atomic.__exit__(type(error), error, error.__traceback__)
             raise
@@ -135,15 +145,25 @@ class FencedDjango:
         self._name_to_sqlite(self._claims.tokens)
         self._seen.add(self._claims)
 
+    def _is_still_there(self) -> bool:
+        """Where the driver can't tell (mysqlclient): a savepoint ends with its transaction, and no other has it."""
+        if not _tells(self._connection):
+            try:
+                self._run(Ask(f"RELEASE SAVEPOINT {_PASSED}"))
+            except Error:
+                return False
+        return True
+
     def _execute(self, execute: Any, sql: Any, params: Any, many: bool, context: Mapping[str, Any]) -> Any:
         """Around every statement of the block: after a COMMIT as text, or DDL in MySQL, the driver begins another
         transaction by itself, and that is not under the fence."""
-        if self._ended or (_tells(self._connection.connection) and _is_over(self._connection)):
+        if self._ended or _is_over(self._connection):
             raise ResourceUnavailable(ENDED, outcome="unknown")
+        check_allowed(self._connection.vendor, str(sql))
         try:
             return execute(sql, params, many, context)
         except Error:
-            self._ended = self._ended or not _looks_again(self._connection.connection)
+            self._ended = self._ended or not _looks_again(self._connection)
             raise
         finally:
             self._ended = self._ended or ends(self._connection.vendor, str(sql))
@@ -183,11 +203,9 @@ def _begun(connection: Any) -> bool:
     return not connection.get_autocommit()
 
 
-def _tells(driver: Any) -> bool:
-    """Whether the driver itself knows if there is a transaction, so that the database need not be asked."""
-    return any(
-        hasattr(driver, name) for name in ("in_transaction", "pgconn", "get_transaction_status", "server_status")
-    )
+def _tells(connection: Any) -> bool:
+    """Whether the driver itself knows if there is a transaction: of those to MySQL, PyMySQL does."""
+    return connection.vendor != "mysql" or isinstance(getattr(connection.connection, "server_status", None), int)
 
 
 def _is_over(connection: Any) -> bool:
@@ -199,13 +217,7 @@ def _is_over(connection: Any) -> bool:
         return bool(driver.pgconn.transaction_status == 0)
     if hasattr(driver, "get_transaction_status"):  # psycopg2
         return bool(driver.get_transaction_status() == 0)
-    if isinstance(getattr(driver, "server_status", None), int):  # PyMySQL
-        return not driver.server_status & _IN_TRANSACTION
-    if getattr(connection, "mysql_is_mariadb", False):
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT @@in_transaction")
-            return not cursor.fetchone()[0]
-    return False
+    return _tells(connection) and not driver.server_status & _IN_TRANSACTION
 
 
 def _has_failed(connection: Any) -> bool:
@@ -216,11 +228,11 @@ def _has_failed(connection: Any) -> bool:
     return hasattr(driver, "get_transaction_status") and bool(driver.get_transaction_status() == FAILED)
 
 
-def _looks_again(driver: Any) -> bool:
+def _looks_again(connection: Any) -> bool:
     """A deadlock rolls everything back, and PyMySQL does not learn that from an error. False: it can't be asked."""
-    if isinstance(getattr(driver, "server_status", None), int):
+    if connection.vendor == "mysql" and _tells(connection):
         try:
-            driver.ping(reconnect=False)
+            connection.connection.ping(reconnect=False)
         except Exception:
             return False
     return True

@@ -1,41 +1,68 @@
 """The block of `fenced` on a session or connection of SQLAlchemy."""
 
 import contextlib
+import threading
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError, UnboundExecutionError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
 from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
 from fencegate_adapters.sql.dialect import cause
 from fencegate_adapters.sql.hearing import join_session
 from fencegate_adapters.sql.homes import home_of, prepare
-from fencegate_adapters.sql.leases import ensure_held
+from fencegate_adapters.sql.leases import Leases, ensure_held
 from fencegate_adapters.sql.passage import Passage, roll_back_rest
+from fencegate_adapters.sql.passing import Claims
 
 _BLOCKING = (Session, Connection)
 _BINDS = "binds" if "binds" in vars(Session()) else "_Session__binds"
 """The attribute of a session that has its bind for each class; SQLAlchemy 2.0 keeps it to itself."""
 
 S = TypeVar("S", Session, Connection, AsyncSession, AsyncConnection)
+Scoped = scoped_session[Any] | async_scoped_session[Any]
 
 BEGUN = (
     "this session or connection has a transaction already, and what was done in it is not under the fence: commit or "
     "roll it back first. fenced() begins and commits by itself, so it goes outside of begin()"
 )
+REMOVED = (
+    "the session was removed from its scope inside of the block, and what was done with the next one is not under the "
+    "fence: leave the block first"
+)
 REFUSED_AT_COMMIT = ("40001", "40P01")
 """Said of a transaction that is undone for sure; callers who try again look for it."""
+
+
+class Scope:
+    """Sessions of which each thread, or whatever a scope is, has one; and in which of these scopes we began."""
+
+    def __init__(self, scoped: Scoped) -> None:
+        self._scoped = scoped
+        self._began_in = self._here()
+
+    def has_another_than(self, session: object) -> bool:
+        """Whether what began with `session` has another one now. (A block may be left by another thread.)"""
+        return self._began_in == self._here() and self._scoped.registry.has() and self._scoped() is not session
+
+    def _here(self) -> object:
+        return getattr(self._scoped.registry, "scopefunc", threading.get_ident)()
 
 
 class Fenced(Passage, Generic[S]):
     """`with` for Session and Connection, `async with` for their async kinds."""
 
-    __slots__ = ()
+    __slots__ = ("_scope",)
 
     _session: S
+
+    def __init__(self, session: S, claims: Claims, leases: Sequence[Leases], scoped: Scoped | None = None) -> None:
+        super().__init__(session, claims, leases)
+        self._scope = None if scoped is None else Scope(scoped)
 
     def __enter__(self) -> S:
         session = self._session
@@ -88,12 +115,16 @@ class Fenced(Passage, Generic[S]):
 
     def _commit(self, session: Session | Connection) -> None:
         try:
+            if self._scope is not None and self._scope.has_another_than(self._session):
+                raise ResourceUnavailable(REMOVED, outcome="unknown")
             if isinstance(session, Session):
                 session.flush()
                 self._watch_rest(session)
             self.check_open()
             if self._leases:
                 ensure_held(self._leases)
+            if not session.in_transaction():  # one that begins by hand only, or was closed for good, would object
+                return
             try:
                 session.commit()
             except DBAPIError as failed:

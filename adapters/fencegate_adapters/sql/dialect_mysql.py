@@ -9,10 +9,14 @@ from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, ins
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from fencegate.core.errors import InvalidInput, UnsafeConfiguration
+from fencegate_adapters.sql.passing import Ask
+from fencegate_adapters.sql.runner import Runner
 
 IDLE_S = 30
 _STRICT = "STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 _IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
+TELLING = ("pymysql", "aiomysql")
+"""Drivers that keep what the last answer told. (asyncmy has such a number too, and leaves it alone at some answers.)"""
 
 _SETTINGS = """
 SELECT @@innodb_flush_log_at_trx_commit, @@global.read_only, @@log_bin, @@sync_binlog, @@autocommit
@@ -112,15 +116,12 @@ class MysqlDialect:
         return connection.execute(insert(table).prefix_with("IGNORE").values(**values)).rowcount == 1
 
     def in_transaction(self, connection: Connection) -> bool:
-        driver: Any = connection.connection.driver_connection
-        status = getattr(driver, "server_status", None)  # PyMySQL and aiomysql: as the last answer told
-        if isinstance(status, int):
-            return bool(status & _IN_TRANSACTION)
+        if connection.dialect.driver in TELLING:
+            driver: Any = connection.connection.driver_connection
+            return bool(driver.server_status & _IN_TRANSACTION)
         if not getattr(connection.dialect, "is_mariadb", False):
             raise UnsafeConfiguration("with MySQL use a driver that tells of transactions: PyMySQL, or aiomysql")
-        cursor = connection.connection.cursor()  # not by SQLAlchemy, which would tell us of the statement
-        cursor.execute("SELECT @@in_transaction")
-        return bool(cursor.fetchall()[0][0])
+        return bool(Runner(connection)(Ask("SELECT @@in_transaction"))[0][0])
 
     def refusal(self, error: DBAPIError) -> InvalidInput:
         number, text = _told(error.orig)

@@ -9,6 +9,8 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from fencegate.core.errors import InvalidInput, UnsafeConfiguration
+from fencegate_adapters.sql.passing import Ask
+from fencegate_adapters.sql.runner import Runner
 
 IDLE_MS = 30_000
 """How long a transaction of ours may say nothing before the database ends it: one that was stopped lets go then."""
@@ -35,8 +37,9 @@ ON CONFLICT (lock_key, mode) DO UPDATE SET token = excluded.token WHERE fence.to
 RETURNING lock_key
 """
 _MARKS = "SELECT lock_key, token FROM fencegate_fences WHERE mode = %(mode)s AND lock_key = ANY (%(keys)s::bytea[])"
-_WAIT = "SELECT set_config('lock_timeout', %(wait)s, true)"
-_LIMITS = _WAIT + ", set_config('idle_in_transaction_session_timeout', %(idle)s, true)"
+_LIMITS = """
+SELECT set_config('lock_timeout', %(wait)s, true), set_config('idle_in_transaction_session_timeout', %(idle)s, true)
+"""
 _SETTINGS = """
 SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('fsync'),
     current_setting('full_page_writes'), current_setting('synchronous_commit')
@@ -92,7 +95,7 @@ class PostgresqlDialect:
     def raise_marks(self, connection: Connection, claims: Mapping[str, int], mode: str) -> dict[str, int]:
         if not self.in_transaction(connection):  # a group has set them on its way here
             # Not in the statement itself: it waits for the lock of the table before anything of it is done.
-            connection.exec_driver_sql(_LIMITS, {"idle": str(IDLE_MS), **_wait(connection)})
+            self._limit(connection)
         keys = [key.encode() for key in claims]
         values = {"keys": keys, "tokens": list(claims.values()), "mode": mode}
         passed = {bytes(key).decode() for (key,) in connection.exec_driver_sql(_RAISE, values)}
@@ -103,9 +106,13 @@ class PostgresqlDialect:
             marks |= {bytes(key).decode(): token for key, token in found}
         return marks
 
+    @staticmethod
+    def _limit(connection: Connection) -> None:
+        connection.exec_driver_sql(_LIMITS, {"idle": str(IDLE_MS), **_wait(connection)})
+
     def keep_out(self, connection: Connection) -> None:
         # Whoever passes a fence locks a row of this table, which conflicts with this.
-        connection.exec_driver_sql(_WAIT, _wait(connection))
+        self._limit(connection)
         connection.exec_driver_sql("LOCK TABLE fencegate_fences IN EXCLUSIVE MODE")
 
     def insert_missing(self, connection: Connection, table: Table, values: dict[str, Any]) -> bool:
@@ -122,9 +129,7 @@ class PostgresqlDialect:
         if hasattr(driver, "get_transaction_status"):  # psycopg2
             return bool(driver.get_transaction_status() != 0)
         # Whoever has locked a fence has a number, and keeps it until the end.
-        cursor = connection.connection.cursor()  # not by SQLAlchemy, which would tell us of the statement
-        cursor.execute("SELECT pg_current_xact_id_if_assigned()")
-        return cursor.fetchall()[0][0] is not None
+        return Runner(connection)(Ask("SELECT pg_current_xact_id_if_assigned()"))[0][0] is not None
 
     def refusal(self, error: DBAPIError) -> InvalidInput:
         said: Any = getattr(error.orig, "diag", None)

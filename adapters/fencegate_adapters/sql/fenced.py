@@ -79,7 +79,7 @@ def fenced(session: Any, *leases: Leases, lock_key: str | None = None, token: in
     if isinstance(session, _SQLALCHEMY):
         return Fenced(session, claims, leases)
     if isinstance(session, scoped_session | async_scoped_session):
-        return Fenced(session(), claims, leases)
+        return Fenced(session(), claims, leases, session)
     made_by = {kind.__module__.partition(".")[0] for kind in type(session).__mro__}
     if "psycopg" in made_by:
         import psycopg

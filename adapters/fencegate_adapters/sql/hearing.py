@@ -23,12 +23,15 @@ from sqlalchemy.util import await_only
 from fencegate.core.errors import ResourceUnavailable
 from fencegate_adapters.sql import begin_psycopg
 from fencegate_adapters.sql.dialect import cause
-from fencegate_adapters.sql.endings import ends
+from fencegate_adapters.sql.dialect_mysql import TELLING
+from fencegate_adapters.sql.endings import check_allowed, ends
 from fencegate_adapters.sql.homes import Home, home_of
 from fencegate_adapters.sql.passing.rules import REMEMBERING
 
 _PASSAGES = "fencegate_passages"
 _HEARD = "fencegate_heard"
+_UNDONE = "fencegate_undone"
+"""The transaction that is being rolled back. Of two phases, that is done by statements, which need not pass."""
 _TELLS = "fencegate_tells"
 """Among the attributes of engines and dialects that do. (SQLAlchemy's own `event.contains` goes by their addresses, and
 says yes of a new engine that stands where one stood that is gone: its statements would have passed unseen.)"""
@@ -88,6 +91,7 @@ def hear_commit(connection: Connection) -> None:
         connection.__dict__[_HEARD] = True
         event.listen(connection, "commit", _before_commit_by_hand)
         event.listen(connection, "prepare_twophase", _before_commit_by_hand)
+        event.listen(connection, "commit_twophase", _before_commit_by_hand)
 
 
 def _before_commit_by_hand(connection: Connection, *_: Any) -> None:
@@ -113,13 +117,16 @@ def _listen(engine: Engine, home: Home) -> None:
     if dialect.name in REMEMBERING and not home.tells:
         event.listen(engine, "commit", _before_commit)
         event.listen(engine, "rollback", _before_rollback)
+        event.listen(engine, "prepare_twophase", _before_commit)
+        event.listen(engine, "commit_twophase", _before_commit)
+        event.listen(engine, "rollback_twophase", _before_rollback)
         event.listen(engine, "handle_error", _after_error)
     home.tells = True
 
 
 def _telling(execute: Callable[..., Any]) -> Callable[..., Any]:
     def tell_and_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> Any:
-        is_told = context is not None and _before_cursor_execute(context.root_connection)
+        is_told = context is not None and _before_cursor_execute(context.root_connection, cursor, statement)
         try:
             return execute(cursor, statement, parameters, context)
         finally:
@@ -148,7 +155,7 @@ def _telling_along(execute: Callable[..., Any]) -> Callable[..., Any]:
 
 def _telling_without(execute: Callable[..., Any]) -> Callable[..., Any]:
     def tell_and_execute(cursor: Any, statement: str, context: Any = None) -> Any:
-        is_told = context is not None and _before_cursor_execute(context.root_connection)
+        is_told = context is not None and _before_cursor_execute(context.root_connection, cursor, statement)
         try:
             return execute(cursor, statement, context)
         finally:
@@ -163,11 +170,12 @@ _TAKING_ALONG = _EXECUTING | {"do_execute": _telling_along}
 
 
 def _after_error(context: ExceptionContext) -> None:
-    """A deadlock rolls everything back, and PyMySQL and aiomysql don't learn that from an error. Where the server can't
-    be asked what is left, nothing is."""
+    """A deadlock rolls everything back, and drivers that tell of transactions don't learn that from an error. Where the
+    server can't be asked what is left, nothing is. (It is asked before every statement where the driver tells nothing.)
+    """
     connection = context.connection
     passages: tuple[Hears, ...] = () if connection is None else vars(connection).get(_PASSAGES, ())
-    if connection is None or not passages:
+    if connection is None or not passages or connection.dialect.driver not in TELLING:
         return
     try:
         driver: Any = connection.connection.driver_connection
@@ -186,9 +194,14 @@ def _after_cursor_execute(connection: Connection, _cursor: object, statement: st
             passage.ended(connection)
 
 
-def _before_cursor_execute(connection: Connection, *_: Any) -> bool:
+def _before_cursor_execute(connection: Connection, _cursor: object, statement: str, *_: Any) -> bool:
     """Whether a passage was told of it."""
-    passages: tuple[Hears, ...] = connection.__dict__.get(_PASSAGES, ())
+    known = connection.__dict__
+    passages: tuple[Hears, ...] = known.get(_PASSAGES, ())
+    if _UNDONE in known and known[_UNDONE] is connection.get_transaction():
+        return False
+    if passages:
+        check_allowed(connection.dialect.name, statement)
     for passage in passages:
         passage.pass_(connection)
     return bool(passages)
@@ -214,7 +227,9 @@ def _after_begin(session: Session, _transaction: object, connection: Connection)
         raise
 
 
-def _before_commit(connection: Connection) -> None:
+def _before_commit(connection: Connection, _xid: object = None, is_prepared: bool = False) -> None:
+    if is_prepared:
+        return
     try:
         for passage in vars(connection).get(_PASSAGES, ()):
             passage.forget_settings(connection)
@@ -223,7 +238,10 @@ def _before_commit(connection: Connection) -> None:
         raise ResourceUnavailable(detail) from error
 
 
-def _before_rollback(connection: Connection) -> None:
+def _before_rollback(connection: Connection, _xid: object = None, is_prepared: bool = False) -> None:
+    vars(connection)[_UNDONE] = connection.get_transaction()
+    if is_prepared:  # settings were forgotten when it was
+        return
     with contextlib.suppress(SQLAlchemyError):  # the connection is gone, and what it remembered too
         for passage in vars(connection).get(_PASSAGES, ()):
             passage.forget_settings(connection)

@@ -4,8 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
-from fencegate_adapters.sql.dialect import dialect_of
+from fencegate.core.errors import ResourceUnavailable
+from fencegate_adapters.sql.dialect import cause, dialect_of
+from fencegate_adapters.sql.passing import Ask
+from fencegate_adapters.sql.runner import Runner
 
 Openness = Callable[[], int | None]
 """0 when there is no transaction any more; `FAILED` when a statement of it failed, where that is known; None when it
@@ -18,6 +22,8 @@ class NotPassed(Exception):
 
 FAILED = 3
 """Of psycopg's TransactionStatus; PostgreSQL answers COMMIT with a rollback then, and no error."""
+_TELLING = ("psycopg", "psycopg_async", "psycopg2")
+"""Drivers whose status of a transaction says so."""
 
 
 def openness(connection: Connection) -> Openness:
@@ -27,8 +33,25 @@ def openness(connection: Connection) -> Openness:
         return lambda: int(driver.in_transaction)
     if name in ("psycopg", "psycopg_async"):
         return lambda: int(driver.pgconn.transaction_status)  # IDLE is 0
+    if name == "psycopg2":
+        return lambda: int(driver.get_transaction_status())
     dialect = dialect_of(connection.dialect.name)
     return lambda: int(dialect.in_transaction(connection))
+
+
+def check_not_failed(connection: Connection) -> None:
+    """By a statement, where the driver does not tell: a transaction of PostgreSQL takes none after one has failed."""
+    if is_silent(connection):
+        try:
+            Runner(connection)(Ask("SELECT 1"))
+        except SQLAlchemyError as error:
+            detail = f"the database failed before it was told to commit: {cause(error)}"
+            raise ResourceUnavailable(detail) from error
+
+
+def is_silent(connection: Connection) -> bool:
+    """Whether it is one to PostgreSQL whose driver does not tell of failures."""
+    return connection.dialect.name == "postgresql" and connection.dialect.driver not in _TELLING
 
 
 def driver_of(connection: Connection) -> Any:

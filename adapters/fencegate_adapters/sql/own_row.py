@@ -64,7 +64,10 @@ def _update(session: Session | Connection, statement: Update, token: int, column
             f"the statement changed {result.rowcount} rows, and a token column guards one: roll back, and use fenced()"
         )
     assert statement.whereclause is not None
-    highest = session.execute(select(func.max(mark)).where(statement.whereclause)).scalar()
+    look = select(func.max(mark)).where(statement.whereclause)
+    if result.context.dialect.name in ("mysql", "mariadb"):
+        look = look.with_for_update(read=True)  # any other shows the row as it was when the transaction first read
+    highest = session.execute(look).scalar()
     if highest is None:
         raise NotFound("there is no such row")
     admit(token, int(highest))

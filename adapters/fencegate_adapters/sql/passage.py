@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import Connection, RootTransaction
+from sqlalchemy import Connection, RootTransaction, TwoPhaseTransaction
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -14,7 +14,7 @@ from fencegate_adapters.sql import begin_psycopg, begin_sqlite, hearing
 from fencegate_adapters.sql.dialect import cause, dialect_of
 from fencegate_adapters.sql.homes import Home, home_of, prepare
 from fencegate_adapters.sql.leases import Leases
-from fencegate_adapters.sql.openness import FAILED, Openness, openness
+from fencegate_adapters.sql.openness import FAILED, Openness, check_not_failed, is_silent, openness
 from fencegate_adapters.sql.passing import ClaimFirst, Claims, drive, rules_of
 from fencegate_adapters.sql.passing.seen import Seen
 from fencegate_adapters.sql.protect.naming import held_of
@@ -22,6 +22,10 @@ from fencegate_adapters.sql.runner import Runner
 
 AUTOCOMMIT = "the connection is in AUTOCOMMIT: the fence would hold for one statement only"
 ENDED = "the database ended the transaction, and the fence with it: roll back and begin again"
+TWO_PHASES = (
+    "a transaction of two phases can't be fenced with this driver, where the second is a statement like any other, "
+    "behind the end of the transaction that passed: use psycopg, or psycopg2"
+)
 LATE_SNAPSHOT = (
     "this transaction had a snapshot before the fence was raised, and may not show what an older holder wrote: roll "
     "back and begin again"
@@ -32,7 +36,10 @@ ABORTED = "a statement of this transaction failed, and PostgreSQL has undone it 
 def roll_back_rest(connection: Connection) -> None:
     """After a COMMIT that failed SQLAlchemy holds the transaction to be over, while some databases keep it open."""
     if not connection.invalidated and dialect_of(connection.dialect.name).in_transaction(connection):
-        connection.connection.rollback()
+        try:
+            connection.connection.rollback()
+        except connection.dialect.loaded_dbapi.Error as error:  # one of two phases, which drivers don't end like that
+            connection.invalidate(error)
 
 
 _Passed = tuple[RootTransaction, Openness] | None
@@ -114,7 +121,9 @@ class Passage:
             status = _status(connection, passed)
             if status == FAILED:
                 raise ResourceUnavailable(ABORTED)
-            if status is None:
+            if status is not None:
+                check_not_failed(connection)
+            else:
                 root = connection.get_transaction()
                 if root is not None and root.is_active:  # begun by hand, and a cursor of the driver is met by nobody
                     self._pass(connection, home_of(connection.engine), root)
@@ -154,6 +163,8 @@ class Passage:
         passed = known.get(connection)
         known[connection] = is_open = None
         try:
+            if isinstance(root, TwoPhaseTransaction) and is_silent(connection):
+                raise UnsafeConfiguration(TWO_PHASES)
             if not home.prepared:
                 prepare(connection.engine)  # by another connection: this one is in the caller's transaction
             if passed is not None and passed[0] is root and isinstance(passed[1], begin_psycopg.Straightly):
@@ -238,5 +249,4 @@ class Passage:
         after = rules_of(connection.dialect.name).after
         if after is None or self._passed.get(connection) is None or connection.invalidated:
             return
-        self._passed[connection] = None
         Runner(connection)(after)

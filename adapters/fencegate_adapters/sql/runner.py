@@ -20,6 +20,8 @@ class Runner:
         self._driver = connection.dialect.driver
 
     def __call__(self, ask: Ask) -> list[Row]:
+        if not ask.values:  # which every driver can execute, and nobody is told of it
+            return self._run(ask.statement)
         if self._driver in _NAMED:
             return self._run(ask.statement, ask.values)
         if self._driver in _PYFORMAT:
@@ -27,10 +29,10 @@ class Runner:
         result = self._connection.execute(text(ask.statement), only_named(ask))
         return [tuple(row) for row in result] if result.returns_rows else [(result.rowcount,)]
 
-    def _run(self, statement: str, values: Any) -> list[Row]:
+    def _run(self, statement: str, *values: Any) -> list[Row]:
         cursor = self._connection.connection.cursor()
         try:
-            cursor.execute(statement, values)
+            cursor.execute(statement, *values)
             return list(cursor.fetchall()) if cursor.description else [(cursor.rowcount,)]
         except self._connection.dialect.loaded_dbapi.Error as error:
             if self._connection.dialect.is_disconnect(error, self._connection.connection.dbapi_connection, cursor):

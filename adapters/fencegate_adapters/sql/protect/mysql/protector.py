@@ -111,21 +111,25 @@ class MysqlProtector:
 
 
 def _triggers(table: str, parts: tuple[str | ColumnPart, ...], columns: dict[str, FoundColumn]) -> dict[str, str]:
-    """By name, which tells what they are: that of another guard is another name."""
+    """By name, which tells what they are: that of another guard is another name.
+
+    A row that is there is asked for before it is touched: a function or a trigger may handle our refusal, and MySQL
+    does not take back what its statement has done by then. A new key is asked for after, when nobody can change it.
+    """
     record = f"CAST(_utf8mb4 {_literal(plans.record_name(TableName(None, table)))} AS BINARY)"
     new, old = (_lock_key(parts, columns, row) for row in ("NEW", "OLD"))
-    moved = f"    IF NOT ({new} <=> {old}) THEN\n        CALL fencegate_check({new}, {record});\n    END IF;"
     calls = {
-        "insert": f"    CALL fencegate_check({new}, {record});",
-        "update": f"    CALL fencegate_check({old}, {record});\n{moved}",
-        "delete": f"    CALL fencegate_check({old}, {record});",
+        "AFTER INSERT": f"    CALL fencegate_check({new}, {record});",
+        "BEFORE UPDATE": f"    CALL fencegate_check({old}, {record});",
+        "AFTER UPDATE": (
+            f"    IF NOT ({new} <=> {old}) THEN\n        CALL fencegate_check({new}, {record});\n    END IF;"
+        ),
+        "BEFORE DELETE": f"    CALL fencegate_check({old}, {record});",
     }
     told = fingerprint(table, *calls.values(), filled("mysql", "trigger", trigger="", event="", table="", calls=""))
-    names = {event: f"{catalog.PREFIX}{told}_{event}" for event in calls}
+    names = {event: f"{catalog.PREFIX}{told}_{event.lower().replace(' ', '_')}" for event in calls}
     return {
-        names[event]: filled(
-            "mysql", "trigger", trigger=names[event], event=event.upper(), table=_name(table), calls=text_
-        )
+        names[event]: filled("mysql", "trigger", trigger=names[event], event=event, table=_name(table), calls=text_)
         for event, text_ in calls.items()
     }
 

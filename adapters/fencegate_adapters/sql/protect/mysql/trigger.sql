@@ -1,4 +1,4 @@
-CREATE TRIGGER <<trigger>> AFTER <<event>> ON <<table>> FOR EACH ROW
+CREATE TRIGGER <<trigger>> <<event>> ON <<table>> FOR EACH ROW
 BEGIN
 <<calls>>
 END

@@ -16,6 +16,7 @@ _TURN = "SELECT pg_advisory_xact_lock(7420, 2)"
 _TABLES_TURN = "SELECT pg_advisory_xact_lock(7420, 1)"  # that of all who create the fence tables
 _SETTINGS = [
     "SET LOCAL lock_timeout = '10s'",  # behind a long transaction this would wait, and all others behind it
+    "SET LOCAL idle_in_transaction_session_timeout = '30s'",  # whoever stands still here keeps everybody out
     "SET LOCAL client_min_messages = warning",
 ]
 
@@ -178,8 +179,11 @@ def _function_text(table: TableName, parts: tuple[str | ColumnPart, ...], per_ro
 
 
 def _expression(parts: tuple[str | ColumnPart, ...], row: str) -> str:
+    """Byte by byte, whatever the collation of the column: by some, keys are equal that are not the same, and the
+    functions that look for a lock refuse to work."""
     return " || ".join(
-        f"{row}.{_name(part.column)}::text" if isinstance(part, ColumnPart) else literal(part) for part in parts
+        f'{row}.{_name(part.column)}::text COLLATE "C"' if isinstance(part, ColumnPart) else literal(part)
+        for part in parts
     )
 
 
