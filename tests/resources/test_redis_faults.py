@@ -280,6 +280,7 @@ async def test_it_tells_what_a_crash_would_lose(own_server: real.RedisServer, ow
     assert "on disk before the answer" in await told()
     for command, back, says in (
         (("appendfsync", "everysec"), ("appendfsync", "always"), "last second"),
+        (("no-appendfsync-on-rewrite", "yes"), ("no-appendfsync-on-rewrite", "no"), "while it rewrites"),
         (("appendonly", "no"), ("appendonly", "yes"), "appendonly is off"),
     ):
         own_server.ask("CONFIG", "SET", *command)

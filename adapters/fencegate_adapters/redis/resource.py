@@ -99,10 +99,13 @@ class RedisResource:
     async def _facts(self) -> server.Facts:
         info = server.fields(await self._link.ask("INFO"))
         try:
-            fsync = await self._link.ask("CONFIG", "GET", "appendfsync")
+            told = await self._link.ask("CONFIG", "GET", "*appendfsync*")
         except ResourceUnavailable:  # managed services refuse it
             return server.Facts(info, None)
-        return server.Facts(info, fsync[1].decode() if len(fsync) > 1 else None)
+        settings = dict(zip(told[::2], told[1::2], strict=True))
+        fsync = settings.get(b"appendfsync")
+        always = settings.get(b"no-appendfsync-on-rewrite") != b"yes"
+        return server.Facts(info, fsync.decode() if fsync is not None else None, always)
 
     async def _check_rights(self) -> None:
         ours = (names.record_name(self._record.name), names.fence_name("", self._record.mode))

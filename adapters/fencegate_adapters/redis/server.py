@@ -16,6 +16,8 @@ class Facts(NamedTuple):
     info: Mapping[str, str]
     fsync: str | None
     """`appendfsync`; None when it can't be seen."""
+    always: bool = True
+    """Not `no-appendfsync-on-rewrite`."""
 
 
 def fields(info: bytes | str) -> dict[str, str]:
@@ -60,6 +62,11 @@ def _on_disk(facts: Facts) -> str:
         return "WARNING: appendonly is off, so a restart of the server loses marks: set appendonly yes."
     if facts.fsync is None:
         return "Both are in the append-only file; how soon it is flushed can't be seen here (appendfsync)."
+    if facts.fsync == "always" and not facts.always:
+        return (
+            "WARNING: no-appendfsync-on-rewrite is yes, so a power loss while it rewrites its file, or saves, loses "
+            "what came meanwhile, marks included: set it to no."
+        )
     if facts.fsync == "always":
         return "Both are on disk before the answer (appendonly, appendfsync always)."
     lost = "the last second" if facts.fsync == "everysec" else "whatever the system had not written"
