@@ -125,6 +125,20 @@ async def test_an_answer_that_is_none_makes_the_outcome_of_a_write_unknown(
     assert (await http.put(f"{gateway.url}/v1/resources/api/fine", headers=WRITE)).text == "ok"
 
 
+@pytest.mark.parametrize("first", ["PUT", "HEAD"])
+async def test_what_a_service_says_beyond_its_answer_never_answers_the_next_request(
+    first: str, http: httpx.AsyncClient, stage: Stage, start: Callable[..., Server]
+) -> None:
+    gateway = start()
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b"
+    beyond = answer % (2, b"ok") + answer % (6, b"beyond")  # of a HEAD, even its own body is
+    stage.says(beyond, close=False)
+    url = f"{gateway.url}/v1/resources/api/x"
+    assert (await http.request(first, url, headers=WRITE)).status_code == 200
+    second = await http.put(url, headers=WRITE)
+    assert (second.status_code, second.text, stage.connections) == (200, "ok", 2)
+
+
 async def test_a_service_that_stays_silent_is_given_up(
     http: httpx.AsyncClient, stage: Stage, start: Callable[..., Server]
 ) -> None:
