@@ -271,6 +271,7 @@ async def test_names_that_need_care_are_kept_apart_and_all_are_listed_on_azure(a
 
 async def _all_are_listed(framed: BucketObjects) -> None:
     names = ["a", "a/b", "a/b/c", "A", "%61", "a.fg", "a.fg/b", "a./b", "a%", "x" * 240, "ü" * 40, "a-b", "a b"]
+    names += ["0", "a0", "a/0", "a/.0"]  # a page whose names all begin with a 0 begins behind a slash
     for name in [*names, "a/gone"]:
         await put(framed, tuple(name.split("/")), f"s:{name}", name.encode(), 7)
     await framed.delete(("a", "gone"), "s:a/gone", 7)
@@ -285,7 +286,9 @@ async def _all_are_listed(framed: BucketObjects) -> None:
             assert not {name for name, _ in page}.intersection(told)
             told += [name for name, _ in page]
         assert told == whole
-    for prefix in ("a", "a/", "a.", "a.fg", "x", "ü", "no"):
+    plain = "-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz%"
+    odd = ("a0", "a/0", "a/.0", "a/..0", "a.0", "/", "//a", "a//b")
+    for prefix in (*plain, *odd, "a/", "a.", "a-", "a.fg", "ü", "no"):
         found = [name for name, _ in await framed.list(prefix, "", 100)]
         assert sorted(found) == sorted(name for name in names if name.startswith(prefix))
 
@@ -297,6 +300,8 @@ async def test_names_that_no_key_can_hold_are_refused(framed: BucketObjects) -> 
         with pytest.raises(InvalidInput):
             await get(framed, key)
     assert await framed.list("", "", 10) == []
+    with pytest.raises(InvalidInput):
+        await framed.list("", "a//b", 10)
 
 
 # --- bodies of their own ---------------------------------------------------------------------------------------------
