@@ -50,6 +50,19 @@ def test_its_body_is_written_however_it_is_cut(
         assert http.get(f"/v1/resources/objects/{key}").text == "hello", cut
 
 
+@pytest.mark.parametrize(("framing", "body"), [LENGTH, CHUNKS], ids=["length", "chunks"])
+def test_its_body_is_written_when_the_connection_ends_with_it(
+    server: Server, http: httpx.Client, framing: bytes, body: bytes, request: pytest.FixtureRequest
+) -> None:
+    for number, offer in enumerate((b"Connection: close\r\n" + OFFER, OFFER.replace(b"Upgrade,", b"close, Upgrade,"))):
+        key = f"offer-last-{request.node.callspec.id}-{number}"
+        head = put(key, framing, offer)
+        assert exchange(server, head, body) == [b"201"]
+        assert exchange(server, head + body + put(f"{key}-behind", b"Content-Length: 1\r\n", b"") + b"x") == [b"204"]
+        assert http.get(f"/v1/resources/objects/{key}").text == "hello"
+        assert http.get(f"/v1/resources/objects/{key}-behind").status_code == 404
+
+
 @pytest.mark.parametrize("offer", [OFFER, b"Connection: upgrade\r\nUpgrade: websocket\r\n"])
 def test_its_body_is_never_a_request(server: Server, http: httpx.Client, offer: bytes) -> None:
     hidden = put("hidden-in-an-offer", b"Content-Length: 1\r\n", b"") + b"x"

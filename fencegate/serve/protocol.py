@@ -86,7 +86,7 @@ class ShortWayProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, hot: Hot, hot_write: HotWrite | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._unswitched = Unswitched(self.parser, self._framing)
+        self._unswitched = Unswitched(self, self._framing)
         self.parser = cast(Any, self._unswitched)
         self._hot = hot
         self._hot_write = hot_write
