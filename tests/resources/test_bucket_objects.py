@@ -12,6 +12,7 @@ from fencegate.clock import SystemClock
 from fencegate.core.errors import InvalidInput, PreconditionFailed, StaleToken, TooLarge, UnsafeConfiguration
 from fencegate.core.ports import Conditions
 from fencegate_adapters.objects import BucketObjects
+from fencegate_adapters.objects.bucket import janitor
 from fencegate_adapters.objects.bucket.keys import BODIES, object_place
 from fencegate_adapters.objects.bucket.outcomes import Refused
 from fencegate_adapters.objects.bucket.standing import mark_of
@@ -320,6 +321,19 @@ async def test_replaced_and_orphaned_bodies_are_removed_and_those_that_may_yet_b
         assert orphans[8].key in left
         assert len(left) == 2
         assert await get(objects, KEY) == b"new"
+
+
+async def test_objects_below_another_do_not_keep_its_bodies_from_being_removed(
+    seaweed_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(janitor, "MAX_REMOVED", 2)
+    async with bucket_objects(seaweed_url, "pointer", readers_s=3600.0) as objects:
+        for number in range(3):  # their bodies come before those of the object in every listing
+            await put(objects, ("k", f"-{number}"), f"s:k/-{number}", b"below", 5)
+        for token in (5, 7):
+            await put(objects, KEY, FENCE, b"body", token)
+        assert await objects._janitor.clean(PLACE) == 1
+        assert len([key async for key in objects._blobs.keys("bodies/k")]) == 4
 
 
 async def test_a_body_that_was_refused_is_removed_at_once(seaweed_url: str) -> None:
