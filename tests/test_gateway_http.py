@@ -446,6 +446,24 @@ async def test_closing_finishes_what_is_under_way_and_refuses_what_comes(tmp_pat
     await again.close()
 
 
+async def test_a_write_that_is_cut_off_when_the_server_stops_is_reported_as_unknown(tmp_path: Path) -> None:
+    """A server whose time to stop is up cancels what is under way: what was sent to the resource may come to be."""
+    make_tables(tmp_path)
+    gateway = Gateway(settings(tmp_path), SYSTEM)
+    await gateway.open()
+    ask = Client(httpx.AsyncClient(transport=httpx.ASGITransport(app(gateway)), base_url="http://g/v1/resources/"))
+    with closing(sqlite3.connect(tmp_path / "rows.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        write = asyncio.create_task(ask("PUT", "rows/k", 34, {}))
+        await asyncio.sleep(0.1)
+        write.cancel()
+        answer = await write
+        refused(answer, 503, "RESOURCE_UNAVAILABLE")
+        assert answer.json()["outcome"] == "unknown"
+        other.execute("ROLLBACK")
+    await gateway.close()
+
+
 async def test_a_changed_mode_is_refused_at_open_and_all_is_let_go(tmp_path: Path) -> None:
     make_tables(tmp_path)
     first = Gateway(settings(tmp_path), SYSTEM)

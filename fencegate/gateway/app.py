@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Self
 
 from fencegate.clock import Clock
-from fencegate.core.errors import NotFound, ShuttingDown
+from fencegate.core.errors import NotFound, ResourceUnavailable, ShuttingDown
 from fencegate.gateway.objects import ProtectedObjects
 from fencegate.gateway.openapi import PATHS
 from fencegate.gateway.paths import PREFIXES, parse
@@ -82,6 +82,9 @@ class Gateway:
                 to_be_sent = True
                 reply.body = _UntilSent(reply.body, self._end, request, protected.within_s)
             return reply
+        except asyncio.CancelledError:
+            # The server's time to stop is up; nobody else cancels a request. What the resource was sent may come to be.
+            raise ResourceUnavailable("this gateway was stopped before it had an answer", outcome="unknown") from None
         finally:
             if not to_be_sent:
                 self._end()

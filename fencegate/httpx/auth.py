@@ -46,7 +46,10 @@ class LeaseAuth(httpx.Auth):
                 before(name, info)
 
         request.extensions["trace"] = trace
-        yield from self._auth.sync_auth_flow(request)
+        try:
+            yield from self._auth.sync_auth_flow(request)
+        finally:
+            _undress(request, before)
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
         before = request.extensions.get("trace")
@@ -67,6 +70,7 @@ class LeaseAuth(httpx.Auth):
         except StopAsyncIteration:
             return
         finally:
+            _undress(request, before)
             await flow.aclose()
 
     def _dress(self, request: httpx.Request) -> str:
@@ -81,3 +85,11 @@ class LeaseAuth(httpx.Auth):
         request = info["request"]
         if any(header.lower() == b"host" and value.decode("latin-1") != host for header, value in request.headers):
             request.headers[:] = [each for each in request.headers if each[0].lower() not in _OURS]
+
+
+def _undress(request: httpx.Request, trace: object) -> None:
+    """Who sends the request again may have another lease, and this one is not to be asked then."""
+    if trace is None:
+        request.extensions.pop("trace", None)
+    else:
+        request.extensions["trace"] = trace

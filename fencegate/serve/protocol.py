@@ -12,6 +12,7 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from fencegate.core.errors import InvalidRequest
+from fencegate.serve.unswitched import Unswitched
 from fencegate.web import problem
 from fencegate.web.asgi import ABORT, Headers, Reply, answered
 
@@ -36,6 +37,8 @@ _WRITE_HEAD = re.compile(
 )
 # Whatever changes where a message ends, or what becomes of the connection, is not plain.
 _NOT_PLAIN = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"te", b"trailer"})
+
+_OF_LENGTH = (b"content-length", b"transfer-encoding")
 
 _REFUSED = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
 
@@ -83,6 +86,8 @@ class ShortWayProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, hot: Hot, hot_write: HotWrite | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._unswitched = Unswitched(self, self._framing)
+        self.parser = cast(Any, self._unswitched)
         self._hot = hot
         self._hot_write = hot_write
         self._in_message = False
@@ -101,7 +106,12 @@ class ShortWayProtocol(HttpToolsProtocol):
         super().connection_made(cast(asyncio.Transport, _OneWrite(transport, self.loop)))
         self._wait_until(self.loop.time() + self.timeout_keep_alive)
 
+    def _framing(self) -> bytes:
+        return b"".join(b"%b: %b\r\n" % header for header in self.headers if header[0] in _OF_LENGTH)
+
     def on_message_begin(self) -> None:
+        if self._unswitched.repeating:
+            return
         self._in_message = True
         self._in_head = True
         self._only_head = False
@@ -109,13 +119,16 @@ class ShortWayProtocol(HttpToolsProtocol):
         self.scope["extensions"] = {ABORT: {"cut": self.transport.abort, "gone": self.transport.is_closing}}
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # The trailer of a chunked body comes here too, and would become headers that no proxy before us has seen.
+        # The trailer of a chunked body comes here too, and would become headers that no proxy before us has seen. (So
+        # does a head that is repeated.)
         if self._in_head:
             if len(self.headers) == MAX_HEADERS:
                 raise ValueError("too many headers")  # uvicorn answers 400, and closes
             super().on_header(name, value.strip(b" \t"))  # the parser leaves the blanks behind it
 
     def on_headers_complete(self) -> None:
+        if self._unswitched.repeating:
+            return
         self._in_head = False
         served = self.cycle is not None and not self.cycle.response_complete
         super().on_headers_complete()
@@ -126,6 +139,8 @@ class ShortWayProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._unswitched.ends_too_early:
+            return
         self._in_message = False
         super().on_message_complete()
 

@@ -12,6 +12,7 @@ from fencegate.clock import SystemClock
 from fencegate.core.errors import InvalidInput, PreconditionFailed, StaleToken, TooLarge, UnsafeConfiguration
 from fencegate.core.ports import Conditions
 from fencegate_adapters.objects import BucketObjects
+from fencegate_adapters.objects.bucket import janitor
 from fencegate_adapters.objects.bucket.keys import BODIES, object_place
 from fencegate_adapters.objects.bucket.outcomes import Refused
 from fencegate_adapters.objects.bucket.standing import mark_of
@@ -271,6 +272,7 @@ async def test_names_that_need_care_are_kept_apart_and_all_are_listed_on_azure(a
 
 async def _all_are_listed(framed: BucketObjects) -> None:
     names = ["a", "a/b", "a/b/c", "A", "%61", "a.fg", "a.fg/b", "a./b", "a%", "x" * 240, "ü" * 40, "a-b", "a b"]
+    names += ["0", "a0", "a/0", "a/.0"]  # a page whose names all begin with a 0 begins behind a slash
     for name in [*names, "a/gone"]:
         await put(framed, tuple(name.split("/")), f"s:{name}", name.encode(), 7)
     await framed.delete(("a", "gone"), "s:a/gone", 7)
@@ -285,7 +287,9 @@ async def _all_are_listed(framed: BucketObjects) -> None:
             assert not {name for name, _ in page}.intersection(told)
             told += [name for name, _ in page]
         assert told == whole
-    for prefix in ("a", "a/", "a.", "a.fg", "x", "ü", "no"):
+    plain = "-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz%"
+    odd = ("a0", "a/0", "a/.0", "a/..0", "a.0", "/", "//a", "a//b")
+    for prefix in (*plain, *odd, "a/", "a.", "a-", "a.fg", "ü", "no"):
         found = [name for name, _ in await framed.list(prefix, "", 100)]
         assert sorted(found) == sorted(name for name in names if name.startswith(prefix))
 
@@ -297,6 +301,8 @@ async def test_names_that_no_key_can_hold_are_refused(framed: BucketObjects) -> 
         with pytest.raises(InvalidInput):
             await get(framed, key)
     assert await framed.list("", "", 10) == []
+    with pytest.raises(InvalidInput):
+        await framed.list("", "a//b", 10)
 
 
 # --- bodies of their own ---------------------------------------------------------------------------------------------
@@ -315,6 +321,19 @@ async def test_replaced_and_orphaned_bodies_are_removed_and_those_that_may_yet_b
         assert orphans[8].key in left
         assert len(left) == 2
         assert await get(objects, KEY) == b"new"
+
+
+async def test_objects_below_another_do_not_keep_its_bodies_from_being_removed(
+    seaweed_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(janitor, "MAX_REMOVED", 2)
+    async with bucket_objects(seaweed_url, "pointer", readers_s=3600.0) as objects:
+        for number in range(3):  # their bodies come before those of the object in every listing
+            await put(objects, ("k", f"-{number}"), f"s:k/-{number}", b"below", 5)
+        for token in (5, 7):
+            await put(objects, KEY, FENCE, b"body", token)
+        assert await objects._janitor.clean(PLACE) == 1
+        assert len([key async for key in objects._blobs.keys("bodies/k")]) == 4
 
 
 async def test_a_body_that_was_refused_is_removed_at_once(seaweed_url: str) -> None:

@@ -184,6 +184,7 @@ WRONG: dict[str, tuple[int, str]] = {
     '[resources.a]\nurl = "redis://app:hunter2@[h/0"': (2, "url"),
     '[resources.a]\nurl = "s3:///prefix"': (2, "bucket"),
     '[resources.a]\nurl = "file://host/x"': (2, "file:///"),
+    '[resources.a]\nurl = "file:///x%00y"': (2, "file:///"),
     '[resources.a]\nurl = "file:///x"\n\nlayout = "pointer"': (4, "layout"),
     '[resources.a]\nurl = "s3://b/p"\nlayout = "raw"': (3, "layout"),
     '[resources.a]\nurl = "redis://h/0"\nvalues = "lists"': (3, "'hashes'"),

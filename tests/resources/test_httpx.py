@@ -104,6 +104,21 @@ async def test_each_request_carries_the_headers_of_the_lease(face: str, echo: Ec
 
 
 @both_faces
+async def test_a_request_that_is_sent_again_asks_no_lease_but_the_one_it_is_sent_with(
+    face: str, echo: EchoServer
+) -> None:
+    before, lease = Lease(), Lease()
+    request = httpx.Request("PUT", echo.url)
+    async with httpx.AsyncClient(trust_env=False) as by_async:
+        with httpx.Client(trust_env=False) as by_sync:
+            for number, given in enumerate((before, lease)):
+                auth = LeaseAuth(given)
+                answer = by_sync.send(request, auth=auth) if face == "sync" else await by_async.send(request, auth=auth)
+                assert (answer.status_code, len(echo.seen)) == (200, number + 1)
+                before.lost = True
+
+
+@both_faces
 async def test_nothing_is_sent_once_the_lease_is_lost(face: str, echo: EchoServer) -> None:
     lease = Lease()
     lease.lost = True

@@ -1,5 +1,6 @@
 """Redis resources when things go wrong: paused writers, lost answers, flushed and unsafe servers."""
 
+import asyncio
 import itertools
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ from fencegate.core.ports import RowWrite
 from fencegate.testing.fault_proxy import FaultProxy
 from fencegate.testing.resource_suite import opened
 from fencegate_adapters.redis import RedisHashes
+from fencegate_adapters.redis.link import Link
 from tests.child import Child
 from tests.eventually import eventually
 from tests.real import redis as real
@@ -270,6 +272,43 @@ async def test_a_write_that_its_replicas_do_not_have_is_unknown(own_url: str) ->
         assert lost.value.outcome == "unknown"
         assert (await resource.read(("k",), "job:r"))[0] == {"a": "1"}
         assert "failover" in resource.guarantee.durability
+
+
+async def test_a_stale_write_is_told_as_stale_whatever_the_replicas_do(own_url: str) -> None:
+    async with opened(rows_at(own_url)) as newer, opened(rows_at(f"{own_url}?replicas=1", wait_ms=1200)) as older:
+        assert isinstance(newer, RedisHashes)
+        assert isinstance(older, RedisHashes)
+        await put(newer, 91)
+        with pytest.raises(StaleToken):
+            await put(older, 90)
+
+
+async def test_a_write_after_which_the_server_is_busy_is_unknown(
+    own_server: real.RedisServer, own_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the refusal is of the question for the replicas: what was written before it is there."""
+    await_replicas = Link._await_replicas
+
+    async def busy(link: Link, connection: redis.asyncio.Connection) -> None:
+        endless = asyncio.create_task(asyncio.to_thread(own_server.ask, "EVAL", "while true do end", "0"))
+        await eventually(lambda: own_server.ask("PING").startswith(b"-BUSY"))
+        try:
+            await await_replicas(link, connection)
+        finally:
+            own_server.ask("SCRIPT", "KILL")
+            await endless
+
+    monkeypatch.setattr(Link, "_await_replicas", busy)
+    own_server.ask("CONFIG", "SET", "busy-reply-threshold", "50")
+    try:
+        async with opened(rows_at(f"{own_url}?replicas=1")) as resource:
+            assert isinstance(resource, RedisHashes)
+            with pytest.raises(ResourceUnavailable) as lost:
+                await put(resource, 95)
+            assert lost.value.outcome == "unknown"
+            assert (await resource.read(("k",), "job:x"))[0] == {"of": "95"}
+    finally:
+        own_server.ask("CONFIG", "SET", "busy-reply-threshold", "5000")
 
 
 async def test_it_tells_what_a_crash_would_lose(own_server: real.RedisServer, own_url: str) -> None:

@@ -179,6 +179,18 @@ async def test_what_redis_says_of_a_wrong_command_is_told(client: redis.asyncio.
             await fenced.call(name, key, "x")
 
 
+async def test_a_value_that_redis_has_no_spelling_for_is_refused_and_nothing_is_sent(
+    client: redis.asyncio.Redis,
+) -> None:
+    fenced = FencedRedis(client, Held(7))
+    for wrong in (True, None, ["list"], "half of a pair \ud800"):
+        with pytest.raises(InvalidInput):
+            await fenced.set("k", wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput):
+            await fenced.hset("h", {"field": wrong})  # type: ignore[dict-item]
+    assert await client.exists("k", "h") == 0
+
+
 async def test_a_lease_that_is_over_or_shared_sends_nothing(client: redis.asyncio.Redis) -> None:
     held = Held(7)
     fenced = FencedRedis(client, held)

@@ -125,6 +125,29 @@ async def test_an_answer_that_is_none_makes_the_outcome_of_a_write_unknown(
     assert (await http.put(f"{gateway.url}/v1/resources/api/fine", headers=WRITE)).text == "ok"
 
 
+@pytest.mark.parametrize("first", ["PUT", "HEAD"])
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
+async def test_what_a_service_says_beyond_its_answer_never_answers_the_next_request(
+    first: str, late: bool, http: httpx.AsyncClient, stage: Stage, start: Callable[..., Server]
+) -> None:
+    gateway = start()
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b"
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        whole, beyond = answer % (2, b"ok"), answer % (6, b"beyond")  # to a HEAD, even its body is beyond
+        writer.write(whole if late else whole + beyond)
+        await asyncio.sleep(0.1)
+        writer.write(beyond)
+        await reader.read()
+
+    stage.play = play
+    url = f"{gateway.url}/v1/resources/api/x"
+    assert (await http.request(first, url, headers=WRITE)).status_code == 200
+    await asyncio.sleep(0.2 if late else 0)
+    second = await http.put(url, headers=WRITE)
+    assert (second.status_code, second.text, stage.connections) == (200, "ok", 2)
+
+
 async def test_a_service_that_stays_silent_is_given_up(
     http: httpx.AsyncClient, stage: Stage, start: Callable[..., Server]
 ) -> None:

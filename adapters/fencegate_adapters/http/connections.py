@@ -41,7 +41,7 @@ class Connections:
 
     async def give(self, connection: httpcore.AsyncHTTPConnection) -> None:
         """Keep it for the next request, if it is whole; a request that broke off breaks its connection."""
-        if not connection.is_idle():
+        if not connection.is_idle() or _has_more(connection):
             await _close(connection)
             return
         self._idle.append(connection)
@@ -83,6 +83,13 @@ async def reach(address: Address, ca_file: str | None, within_s: float) -> None:
         why = str(error) or f"no answer within {within_s:g} s"
         raise ResourceUnavailable(f"nothing answers at {address.authority.decode()}: {why}") from None
     writer.transport.abort()
+
+
+def _has_more(connection: httpcore.AsyncHTTPConnection) -> bool:
+    """Whether the service said more than its answer, such as a body to a HEAD. It would be taken for the answer to the
+    next request, and a write that nobody has seen for done. httpcore keeps it, and has no call that tells."""
+    spoken = connection._connection
+    return isinstance(spoken, httpcore.AsyncHTTP11Connection) and spoken._h11_state.trailing_data[0] != b""
 
 
 async def _close(connection: httpcore.AsyncHTTPConnection) -> None:

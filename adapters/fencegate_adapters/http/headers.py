@@ -18,15 +18,16 @@ VIA = b"1.1 fencegate"
 
 # RFC 9110, 7.6.1, and what older software sends.
 _OF_A_CONNECTION = frozenset(
-    {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te",
-     b"trailer", b"transfer-encoding", b"upgrade", b"http2-settings"}
-)  # fmt: skip
-_SAID_BY_US = frozenset({b"host", b"content-length", b"expect", b"forwarded", b"x-real-ip", b"via"})
-# To some frameworks these make another method or path of a request: not the one whose lock was looked at.
-_OTHERWISE = frozenset(
-    {b"x-http-method", b"x-http-method-override", b"x-method-override", b"x-original-url", b"x-rewrite-url"}
+    {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"http2-settings"}
 )
-_PREFIXES_OF_OURS = (b"fencing-", b"x-forwarded-")
+_OF_A_PROXY = b"proxy-"
+_SAID_BY_US = frozenset({b"host", b"content-length", b"expect", b"forwarded", b"x-real-ip", b"via"})
+# To some frameworks these make another method or path of a request: not the one whose lock was looked at. `Proxy` is
+# HTTP_PROXY to CGI programs: where their own requests go.
+_OTHERWISE = frozenset(
+    {b"x-http-method", b"x-http-method-override", b"x-method-override", b"x-original-url", b"x-rewrite-url", b"proxy"}
+)
+_NOT_ONWARD = (b"fencing-", b"x-forwarded-", _OF_A_PROXY)
 # uvicorn dates every answer; the marks that are told are those of this gateway's fence.
 _NOT_BACK = frozenset({b"date", b"fencing-token-highest", b"fencing-shadow"})
 
@@ -63,7 +64,7 @@ def onward(headers: Headers, ours: Mapping[bytes, bytes]) -> list[tuple[bytes, b
         (name, value.strip(b" \t"))
         for name, value in headers
         # To many services `Fencing_Token` and `Fencing-Token` are one name (CGI, WSGI).
-        if name not in dropped and b"_" not in name and not name.startswith(_PREFIXES_OF_OURS)
+        if name not in dropped and b"_" not in name and not name.startswith(_NOT_ONWARD)
     ]
     via = b", ".join([*(value for name, value in headers if name == b"via"), VIA])
     return [*passed, (b"via", via), *ours.items()]
@@ -76,7 +77,7 @@ def back(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         if _NAME.fullmatch(name) is None or _CONTROL.search(value) is not None:
             raise ResourceUnavailable("the service answered with a header that is none", outcome="unknown")
     dropped = _named_in_connection(lower) | _OF_A_CONNECTION | _NOT_BACK
-    return [(name, value) for name, value in lower if name not in dropped]
+    return [(name, value) for name, value in lower if name not in dropped and not name.startswith(_OF_A_PROXY)]
 
 
 def fence_headers(fence: str, token: int | None) -> dict[bytes, bytes]:

@@ -1,5 +1,6 @@
 """Commands of Redis as a holder may give them: which words they are made of, and how their answers are read."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -13,6 +14,7 @@ T = TypeVar("T")
 
 MAX_WORDS = 4000
 """The stack of Lua is small."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 # All of these have one key, as their first argument; a key that we don't know of could be one of ours.
 # fmt: off
@@ -96,4 +98,14 @@ def _own(key: Name) -> Name:
 def _command(read: Callable[[Any], T], *words: Value) -> Command[T]:
     if len(words) > MAX_WORDS:
         raise InvalidInput("command", f"has over {MAX_WORDS} words: give it in parts")
+    for word in words:
+        _check_spelling(word)
     return Command(words, read)
+
+
+def _check_spelling(word: Value) -> None:
+    """The client would find out itself what it can't send, but when the outcome is thought to be unknown already."""
+    if isinstance(word, bool) or not isinstance(word, str | bytes | memoryview | int | float):
+        raise InvalidInput("command", f"can't be made of a {type(word).__name__}: make it a string or a number")
+    if isinstance(word, str) and not word.isascii() and _SURROGATE.search(word) is not None:
+        raise InvalidInput("command", "has half of a surrogate pair in it, which is no character")

@@ -9,7 +9,16 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
 from fencegate.core.errors import ResourceUnavailable
-from fencegate_adapters.redis.replies import REFUSALS, failure_of, queued, too_few, unanswered, unreachable
+from fencegate_adapters.redis.replies import (
+    REFUSALS,
+    failure_of,
+    is_stale,
+    not_told,
+    queued,
+    too_few,
+    unanswered,
+    unreachable,
+)
 from fencegate_adapters.redis.script import Script
 from fencegate_adapters.redis.url import Address
 
@@ -62,7 +71,7 @@ class Link:
         try:
             await connection.send_command(*command)
             answer = await connection.read_response()
-            if outcome == "unknown" and self._replicas:
+            if outcome == "unknown" and self._replicas and not is_stale(answer):
                 await self._await_replicas(connection)
             return answer
         except REFUSALS as refusal:
@@ -80,8 +89,11 @@ class Link:
 
     async def _await_replicas(self, connection: Connection) -> None:
         """The write is there all the same, but without them a failover may lose it."""
-        await connection.send_command("WAIT", self._replicas, self._replicas_wait_ms)
-        reached = await connection.read_response()
+        try:
+            await connection.send_command("WAIT", self._replicas, self._replicas_wait_ms)
+            reached = await connection.read_response()
+        except REFUSALS as refusal:  # of this question, not of the write
+            raise not_told(self._server, refusal) from refusal
         if reached < self._replicas:
             raise too_few(self._server, reached, self._replicas)
 

@@ -88,10 +88,20 @@ def too_few(server: str, reached: int, wanted: int) -> ResourceUnavailable:
     return ResourceUnavailable(detail, outcome="unknown")
 
 
+def not_told(server: str, refusal: Exception) -> ResourceUnavailable:
+    detail = f"{server} has the write, but did not tell whether its replicas have it: {str(refusal)[:200]}"
+    return ResourceUnavailable(detail, outcome="unknown")
+
+
 def cluster(server: str) -> UnsafeConfiguration:
     return UnsafeConfiguration(
         f"{server} is a cluster: a fence and what it guards would be on different nodes; use a server that is none"
     )
+
+
+def is_stale(answer: object) -> bool:
+    """Whether a script wrote nothing at all: then there is nothing that replicas could lack."""
+    return isinstance(answer, list) and answer[:1] == [b"stale"]
 
 
 def text(answer: bytes | str) -> str:

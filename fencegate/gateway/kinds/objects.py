@@ -42,7 +42,7 @@ class FolderSettings(ObjectsSettings, frozen=True, kw_only=True):
         """The folder that the URL names."""
         parts = urlsplit(self.url)
         path = Path(unquote(parts.path))
-        if parts.netloc or parts.query or parts.fragment or not path.is_absolute() or "\0" in parts.path:
+        if parts.netloc or parts.query or parts.fragment or not path.is_absolute() or "\0" in str(path):
             raise self.wrong("a folder's URL is file:///path/to/folder", "url")
         return path
 

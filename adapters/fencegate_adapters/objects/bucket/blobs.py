@@ -128,7 +128,10 @@ class Blobs:
                 self._require_bucket(error)
                 break
             except BaseError as error:
-                if not tries_left or _STATUS.search(str(error)) is not None:
+                status = _STATUS.search(str(error))
+                if status is not None and status[1] == "416":  # it is empty, and so has no first bytes
+                    return Blob(b"", 0, Version(None, None))
+                if not tries_left or status is not None:
                     raise self._unavailable(error) from None
         return None
 

@@ -59,7 +59,12 @@ class Janitor:
 
     async def clean(self, place: Place, replaced: str = "") -> int:
         """Remove what can be removed of the bodies of one object; how many they were."""
-        found = [key async for key in self._blobs.keys(bodies_of(place.name))]
+        # What is listed here are also the bodies of objects whose names go on from this one.
+        found = {
+            key: token
+            async for key in self._blobs.keys(bodies_of(place.name))
+            if (token := body_token(place.name, key)) is not None
+        }
         now = await self._frames.load(place)
         if now is None:
             return 0
@@ -67,10 +72,8 @@ class Janitor:
         # In shadow mode a lower token is let through, so it says nothing.
         mark = standing.mark if self._mode == "enforce" else 0
         removed = 0
-        for key in found[:MAX_REMOVED]:
-            token = body_token(place.name, key)
-            if token is None or key == standing.body or not (token < mark or key == replaced):
-                continue
-            await self._blobs.delete(key)
-            removed += 1
+        for key, token in found.items():
+            if removed < MAX_REMOVED and key != standing.body and (token < mark or key == replaced):
+                await self._blobs.delete(key)
+                removed += 1
         return removed

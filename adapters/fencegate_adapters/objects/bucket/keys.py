@@ -102,8 +102,11 @@ def name_prefix(prefix: str) -> str:
 
 
 def just_below(key_prefix: str) -> str:
-    """A string below every key that begins so, and above all others of ours that are below it."""
-    return f"{key_prefix[:-1]}{chr(ord(key_prefix[-1]) - 1)}~"
+    """A key below every key that begins so, and above all others of ours that are below it."""
+    start, before = key_prefix[:-1], chr(ord(key_prefix[-1]) - 1)
+    if before == "/" and start.endswith(("/", ".")):  # no directory ends so; then it is the dot that comes before a 0
+        before = "."
+    return f"{start}{before}~"
 
 
 class Homes:

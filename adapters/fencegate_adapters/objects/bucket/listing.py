@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 
+from fencegate.core.names import check_path
 from fencegate.core.ports import ObjectInfo
 from fencegate_adapters.objects.bucket.blobs import Blobs
 from fencegate_adapters.objects.bucket.frames import Frames
@@ -19,7 +20,7 @@ async def page(blobs: Blobs, frames: Frames, prefix: str, after: str, limit: int
     """At most `limit` objects whose names begin with `prefix`, behind `after`; deleted ones are left out."""
     key_prefix = name_prefix(prefix)
     start = _start(key_prefix, after)
-    if start is None:
+    if start is None or "//" in key_prefix:  # no name has an empty segment
         return []
     told: list[tuple[str, ObjectInfo]] = []
     batch: list[Place] = []
@@ -46,7 +47,7 @@ def _start(key_prefix: str, after: str) -> str | None:
     below = "" if key_prefix.endswith("/") else just_below(key_prefix)
     if not after:
         return below
-    behind = object_place(after).key
+    behind = object_place(check_path("cursor", after)).key
     if behind.startswith(key_prefix):
         return behind
     return below if behind < key_prefix else None
