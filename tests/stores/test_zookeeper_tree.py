@@ -213,6 +213,28 @@ async def test_what_a_process_that_died_should_have_forgotten_is_forgotten_by_an
     await other.close()
 
 
+@pytest.mark.parametrize("junk", ["by hand", "1", "1/by hand"])
+async def test_what_somebody_else_put_among_the_notes_keeps_nothing_from_being_forgotten(
+    store: ZooKeeperStore, open_store: OpenStore, url: str, monkeypatch: pytest.MonkeyPatch, junk: str
+) -> None:
+    monkeypatch.setattr(zookeeper_forget, "TURN_S", 3600.0)
+    dead = await open_store()
+    await write(dead, put("short", keep_until_us=by(store, -200_000_000)))
+    await dead.close()
+    monkeypatch.undo()
+    with looking_at(url) as tree:
+        tree.create(f"{root_of(url)}/until/{junk}", b"no note", makepath=True)
+    monkeypatch.setattr(zookeeper_forget, "OVERDUE_S", -3600)
+    monkeypatch.setattr(zookeeper_forget, "LOOK_EVERY_S", 0.0)
+    other = await open_store()
+
+    async def is_forgotten() -> bool:
+        return "short" not in await store.load(["short"])
+
+    await eventually(is_forgotten)
+    await other.close()
+
+
 async def test_a_replica_whose_clock_is_off_forgets_nothing(store: ZooKeeperStore, url: str) -> None:
     await write(store, put("k", keep_until_us=by(store, 600_000_000)))
     off = await open_url(url, SystemClock(SYSTEM.now_us() - SYSTEM.monotonic_us() + 3_600_000_000))
