@@ -21,7 +21,7 @@ from fencegate.core.errors import (
 )
 from fencegate.core.ports import Conditions, Key, Resource, Row, Rows, RowWrite, Seen
 from fencegate.testing.resource_suite import PER_KEY, Mode, ResourceSuite, Subject
-from fencegate_adapters.sql import RowsResource
+from fencegate_adapters.sql import RowsResource, groups
 
 FENCE = "job:rebuild"
 NEW = Conditions(if_none_match=("*",))
@@ -431,3 +431,27 @@ async def test_a_database_that_another_keeps_locked_is_given_up_in_time(
     blocker.execute("ROLLBACK")
     await rows.write("rows:k", 7, [RowWrite("put", ("k",), {"n": 9})])
     await rows.close()
+
+
+async def test_one_that_goes_alone_comes_to_its_turn_however_many_go_together(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More wait than fit into a group, so that there is always another: both kinds have one thread, and one writer."""
+    monkeypatch.setattr(groups, "MAX_GROUP", 2)
+    rows = RowsResource("rows", f"sqlite:///{path}")
+    await rows.open()
+    busy = True
+
+    async def write_on(key: str) -> None:
+        while busy:
+            await rows.write(f"rows:{key}", 7, [RowWrite("put", (key,), {})])
+
+    others = [asyncio.create_task(write_on(f"k{number}")) for number in range(40)]
+    try:
+        async with asyncio.timeout(20):
+            for _ in range(20):
+                await rows.write("rows:twice", 7, [RowWrite("put", ("twice",), {"n": n}) for n in range(2)])
+    finally:
+        busy = False
+        await asyncio.gather(*others)
+        await rows.close()
