@@ -184,6 +184,20 @@ async def test_a_segment_that_was_sealed_by_a_process_that_died_then_is_followed
     assert [line.key for line in await gather_log(stream, 21)] == ["before", *(f"k{number}" for number in range(20))]
 
 
+async def test_what_somebody_else_put_among_the_segments_keeps_nobody_from_following(
+    store: ZooKeeperStore, open_store: OpenStore, url: str
+) -> None:
+    start = await log_revision(store)
+    with looking_at(url) as tree:
+        tree.create(f"{root_of(url)}/log/by hand", b"no segment")
+    other = await open_store()
+    change = put("k")
+    await write(store, change)
+    async with asyncio.timeout(30):
+        assert [line.key for line in await gather_log(other.changes(start), 1)] == ["k"]
+    await other.close()
+
+
 # --- forgetting ------------------------------------------------------------------------------------------------------
 
 
