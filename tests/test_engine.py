@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fencegate.clock import SYSTEM
+from fencegate.clock import SYSTEM, ManualClock
 from fencegate.core.commands import Expire, ForceRelease, Release
 from fencegate.core.errors import (
     FencegateError,
@@ -84,6 +84,66 @@ async def test_an_acquire_of_unknown_outcome_is_said_to_be_unknown_and_leaves_no
         assert (await one.look("k")).record is not None  # it had landed
         faulty.faults = CALM
         await free(one)
+
+
+class Late(FaultyStore):
+    """Commits at once; while it `is_late` it says so after an hour, when every lease is over."""
+
+    is_late = False
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(MemoryStore(clock))
+        self._clock = clock
+
+    async def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> None:
+        await super().commit(changes, log, not_after_us)
+        if self.is_late:
+            self._clock.advance(3600)
+
+
+async def _acquire(caller: Caller) -> None:
+    await caller.acquire("k")
+
+
+async def _acquire_all(caller: Caller) -> None:
+    await caller.acquire_all("k", "other")
+
+
+async def _renew(caller: Caller) -> None:
+    await caller.renew("mine", (await caller.engine.look("mine")).holds[0])
+
+
+async def _open_session(caller: Caller) -> None:
+    await caller.open_session()
+
+
+@pytest.mark.parametrize("ask", [_acquire, _acquire_all, _renew, _open_session])
+async def test_nobody_is_told_to_hold_what_ran_out_before_its_commit_was_answered(
+    ask: Callable[[Caller], Awaitable[None]],
+) -> None:
+    store = Late(clock := ManualClock())
+    caller = Caller(Engine(store, clock), "A")
+    await caller.acquire("mine")
+    store.is_late = True
+    with pytest.raises(OutcomeUnknown):
+        await ask(caller)
+    store.is_late = False
+    await caller.engine.close()
+
+
+async def test_nobody_who_waited_is_told_to_hold_what_ran_out_before_its_commit_was_answered() -> None:
+    store = Late(clock := ManualClock())
+    engine = Engine(store, clock)
+    holder, waiter = Caller(engine, "A"), Caller(engine, "B")
+    held = await holder.acquire("k")
+    waiting = asyncio.ensure_future(waiter.acquire("k", wait_s=10))
+    await waiter.until_waiting("k", "B")
+    store.is_late = True
+    await holder.release("k", held)
+    with pytest.raises(OutcomeUnknown):
+        await waiting
+    store.is_late = False
+    await engine.close()
 
 
 async def test_a_wait_of_unknown_outcome_leaves_no_place_behind(store: MemoryStore, faulty: FaultyStore) -> None:

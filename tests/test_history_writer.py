@@ -189,6 +189,20 @@ async def test_a_gap_in_the_log_is_said_where_an_answer_spans_it_and_only_there(
     assert (await again.of("k"))["complete"]  # what is missing would be forgotten by now
 
 
+async def test_a_line_that_cannot_be_read_is_a_gap_and_stops_nothing() -> None:
+    """Somebody else wrote it, or another version did: a watch leaves it out as well."""
+    store = MemoryStore()
+    history = History(Engine(store), HistoryWriter(store, SYSTEM, HOUR_US))
+    await happen(store, line(1))
+    assert (await history.of("k"))["complete"]
+    await happen(store, line(2), ("lock/k", b"by hand"), line(3))
+    found = await history.of("k")
+    assert [hold["ownerId"] for hold in found["history"]] == ["o3", "o2", "o1"]
+    assert not found["complete"]
+    await happen(store, line(4))
+    assert await owners(history) == ["o4", "o3", "o2", "o1"]
+
+
 class _Stuck(MemoryStore):
     """Takes no commit of the history."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from sqlalchemy import event
 
 from fencegate.core.errors import (
     InvalidInput,
@@ -21,7 +22,7 @@ from fencegate.core.errors import (
 )
 from fencegate.core.ports import Conditions, Key, Resource, Row, Rows, RowWrite, Seen
 from fencegate.testing.resource_suite import PER_KEY, Mode, ResourceSuite, Subject
-from fencegate_adapters.sql import RowsResource
+from fencegate_adapters.sql import RowsResource, groups
 
 FENCE = "job:rebuild"
 NEW = Conditions(if_none_match=("*",))
@@ -410,7 +411,7 @@ async def test_after_close_nothing_is_reached(path: Path) -> None:
 
 @pytest.fixture
 def blocker(path: Path) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as database:
         yield database
 
 
@@ -430,4 +431,52 @@ async def test_a_database_that_another_keeps_locked_is_given_up_in_time(
     assert (await rows.read(("k",), "rows:k"))[0] is None
     blocker.execute("ROLLBACK")
     await rows.write("rows:k", 7, [RowWrite("put", ("k",), {"n": 9})])
+    await rows.close()
+
+
+async def test_one_that_goes_alone_comes_to_its_turn_however_many_go_together(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More wait than fit into a group, so that there is always another: both kinds have one thread, and one writer."""
+    monkeypatch.setattr(groups, "MAX_GROUP", 2)
+    rows = RowsResource("rows", f"sqlite:///{path}")
+    await rows.open()
+    busy = True
+
+    async def write_on(key: str) -> None:
+        while busy:
+            await rows.write(f"rows:{key}", 7, [RowWrite("put", (key,), {})])
+
+    others = [asyncio.create_task(write_on(f"k{number}")) for number in range(40)]
+    try:
+        async with asyncio.timeout(20):
+            for _ in range(20):
+                await rows.write("rows:twice", 7, [RowWrite("put", ("twice",), {"n": n}) for n in range(2)])
+    finally:
+        busy = False
+        await asyncio.gather(*others)
+        await rows.close()
+
+
+async def test_a_database_that_fails_after_it_refused_at_commit_is_told_as_unavailable(
+    path: Path, blocker: sqlite3.Connection
+) -> None:
+    """The mark was taken back with the row, and can't be raised now; what the driver says of it is not for callers."""
+    make(path, "CREATE TABLE parents (id INTEGER PRIMARY KEY)", ACCOUNTS)
+    rows = RowsResource("rows", f"sqlite:///{path}", table="accounts", key=["tenant", "id"], wait_ms=1000)
+    await rows.open()
+    transactions: list[object] = []
+
+    def begin(connection: object) -> None:
+        transactions.append(connection)
+        if len(transactions) == 3:  # it was refused together, and alone: now the mark is to be raised
+            blocker.execute("BEGIN IMMEDIATE")
+
+    event.listen(rows._engine, "begin", begin)
+    with pytest.raises(ResourceUnavailable) as failed:
+        await rows.write("rows:acme/7", 7, [RowWrite("put", ("acme", "7"), {"owner": "Ann", "later": 99})])
+    assert failed.value.outcome == "not-written"
+    assert blocker.in_transaction
+    blocker.execute("ROLLBACK")
+    assert await rows.mark("rows:acme/7") == 0
     await rows.close()

@@ -14,8 +14,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from fencegate.serve.protocol import ShortWayProtocol, plain_post
-from fencegate.web.asgi import Receive, Reply, Scope, Send
+from fencegate.serve.protocol import Hot, ShortWayProtocol, plain_post
+from fencegate.web.asgi import App, Receive, Reply, Scope, Send, ThinApp
 from tests.servers import MakeServer, Server
 
 _PLAIN = b"POST /v1/locks/a/acquire HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
@@ -303,6 +303,33 @@ async def test_what_comes_with_garbage_in_one_piece_is_refused_and_not_begun(the
     writer.close()
 
 
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"], ids=["the short way", "the long way"])
+async def test_what_is_cut_off_when_the_server_stops_is_told_as_unknown(more: bytes) -> None:
+    """A server whose time to stop is up cancels what is under way: what was sent to the store may come to be."""
+    begun = asyncio.Event()
+
+    async def stands_still(_request: object = None) -> Reply:
+        begun.set()
+        await asyncio.sleep(60)
+        raise AssertionError("it is cancelled before")
+
+    async def nothing_else(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise AssertionError("there is one handler for all")
+
+    app = ThinApp(lambda _method, _path: stands_still, nothing_else)
+    protocol, reader, writer = await connected(app, hot=lambda _path, _body: stands_still())
+    async with asyncio.timeout(20):
+        writer.write(_post("k").replace(b"\r\n\r\n", b"\r\n" + more + b"\r\n", 1))
+        await begun.wait()
+        protocol.shutdown()
+        for task in list(protocol.tasks):
+            task.cancel()
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b'"OUTCOME_UNKNOWN"' in answer
+    writer.close()
+
+
 async def spoken_to(begun: asyncio.Event) -> tuple[ShortWayProtocol, asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection to an app that tells when it has begun, and answers nothing."""
 
@@ -310,8 +337,12 @@ async def spoken_to(begun: asyncio.Event) -> tuple[ShortWayProtocol, asyncio.Str
         begun.set()
         await asyncio.sleep(60)
 
+    return await connected(app, hot=lambda _path, _body: None)
+
+
+async def connected(app: App, hot: Hot) -> tuple[ShortWayProtocol, asyncio.StreamReader, asyncio.StreamWriter]:
     ours, theirs = socket.socketpair()
     config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None)
-    protocol = ShortWayProtocol(config, ServerState(), {}, hot=lambda _path, _body: None)
+    protocol = ShortWayProtocol(config, ServerState(), {}, hot=hot)
     await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, theirs)
     return protocol, *await asyncio.open_connection(sock=ours)

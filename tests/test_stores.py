@@ -288,6 +288,25 @@ async def test_a_store_that_is_not_known_is_refused(bad: str) -> None:
         await stores.open_store(bad)
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "redis://:hidden@a?prefix=x:&prefix=y:",
+        "postgresql://u:hidden@a/d?sslmode=verify-full&sslmode=disable",
+        "postgresql://u:hidden@a/d?schema=x&schema=x",
+        "mysql://u:hidden@a/d?tls=verify&tls=off",
+        "etcd://u:hidden@a?tls=on&tls=off",
+        "redlock://u:hidden@a,b,c?tls=true&prefix=x:&tls=false",
+        "redis://u:pass?hidden=1&hidden=2@a",
+    ],
+)
+async def test_a_store_whose_url_gives_an_option_twice_is_refused_whichever_it_is(bad: str) -> None:
+    """The last would count: the store would be another one than was meant, or be spoken to without TLS."""
+    with pytest.raises(UnsafeConfiguration, match="gives an option twice") as refused:
+        await stores.open_store(bad)
+    assert "hidden" not in str(refused.value)
+
+
 @pytest.mark.parametrize("bad", ["sqlite://", "sqlite:///"])
 async def test_a_store_without_a_file_is_refused(bad: str) -> None:
     with pytest.raises(UnsafeConfiguration, match="names no file"):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
+from urllib.parse import parse_qsl
 
 from fencegate.core.errors import InvalidInput, UnsafeConfiguration
 
@@ -58,6 +59,12 @@ def check_form(field_name: str, text: str, form: str) -> str:
 
 def check_lock_key(text: str, field_name: str = "lockKey") -> str:
     return check_path(field_name, text)
+
+
+def repeats_an_option(url: str) -> bool:
+    """Whether the query of a URL gives an option twice: who wrote both meant one, and nobody can tell which."""
+    given = [name for name, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True)]
+    return len(set(given)) < len(given)
 
 
 def namespace(lock_key: str) -> str:

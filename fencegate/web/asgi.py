@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from fencegate.core.errors import FencegateError, InvalidInput, TooLarge
+from fencegate.core.errors import FencegateError, InvalidInput, OutcomeUnknown, TooLarge
 from fencegate.limits import within
 from fencegate.web.problems import problem
 
@@ -24,6 +24,8 @@ MAX_JSON_BYTES = 64 * 1024
 BODY_WITHIN_S = 30.0
 ABORT = "fencegate.abort"
 """The extension of the scope whose `cut` cuts the connection, and whose `gone` tells whether it is no more."""
+
+_STOPPED = "this server was stopped before it had an answer; repeat with the same requestId to find out"
 
 log = logging.getLogger("fencegate.web")
 
@@ -192,7 +194,10 @@ async def answered(answer: Awaitable[Reply], about: bytes) -> Reply:
         return await answer
     except FencegateError as error:
         return Reply.of_error(error)
-    except (Disconnected, asyncio.CancelledError):
+    except asyncio.CancelledError:
+        # The server's time to stop is up; nobody else cancels a request. What a store was sent may come to be.
+        return Reply.of_error(OutcomeUnknown(_STOPPED))
+    except Disconnected:
         raise
     except Exception:
         log.exception("unexpected error in %s", about[:200])

@@ -10,9 +10,12 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing, suppress
 
+import msgspec
+
 from fencegate.clock import Clock
+from fencegate.core.model import Event
 from fencegate.core.ports import Ambiguous, Change, Changes, Conflict, LogEntry, Store, TooLate, Unavailable
-from fencegate.engine.codec import decode_line
+from fencegate.engine.codec import LogLine, decode_line
 from fencegate_lockservice.history_rows import (
     POSITION,
     Gap,
@@ -108,15 +111,18 @@ class HistoryWriter:
             gaps = _bounded((*gaps, Gap(position.at_us, now_us)))
             return await self._write(Position(changes.revision, now_us, gaps), [])
         for batch in _batches(changes.entries):
+            read = list(map(_read, batch))
+            if None in read:  # it may have told of an end
+                gaps = _bounded((*gaps, Gap(position.at_us, now_us)))
             position = Position(batch[-1].revision, now_us, gaps)
-            await self._write_lines(position, batch)
+            told = [(line, found.event) for line, found in zip(batch, read, strict=True) if found is not None]
+            await self._write_lines(position, told)
         return position
 
-    async def _write_lines(self, position: Position, lines: Sequence[LogEntry]) -> None:
+    async def _write_lines(self, position: Position, lines: Sequence[tuple[LogEntry, Event | None]]) -> None:
         rows: list[Change] = []
         grown: set[str] = set()
-        for line in lines:
-            event = decode_line(line.event).event
+        for line, event in lines:
             row = row_of(event) if event is not None else None
             if event is None or row is None:
                 continue
@@ -155,6 +161,15 @@ class HistoryWriter:
     def _now_us(self) -> int:
         now = self._store.now()
         return now.latest if now is not None else self._clock.now_us()
+
+
+def _read(line: LogEntry) -> LogLine | None:
+    """None for one that somebody else wrote: it must not keep us from those behind it."""
+    try:
+        return decode_line(line.event)
+    except msgspec.MsgspecError:
+        log.warning("line %d of revision %d can't be read; the history has a gap there", line.line, line.revision)
+        return None
 
 
 def _batches(lines: Sequence[LogEntry]) -> Iterator[Sequence[LogEntry]]:

@@ -87,6 +87,7 @@ def test_a_lock_over_all_objects_has_a_place_of_its_own() -> None:
         ("s3://bucket/x?secret_access_key=abc", "not an option"),
         ("s3://bucket/x?endpoint=http://key:secret@host", "without credentials"),
         ("s3://bucket/x?endpoint=file:///etc", "endpoint must be"),
+        ("s3://bucket/x?region=a&region=b", "an option twice"),
         ("ftp://bucket/x", "s3://bucket/prefix"),
     ],
 )

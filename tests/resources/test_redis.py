@@ -324,6 +324,7 @@ async def test_a_key_that_is_no_name_is_refused(hashes: RedisHashes, key: Key) -
         ("redis://:secret@a/0?wait=1", "'wait' is not known"),
         ("redis://:secret@a/0?prefix=fencegate:", "belongs to Fencegate"),
         ("redis://:secret@a/0?replicas=-1", "whole number"),
+        ("redis://:secret@a/0?replicas=2&replicas=0", "an option twice"),
         ("redis://:secret@a/0?ssl_certfile=x", "rediss"),
         ("redis://:secret@a:port/0", "can't be read"),
     ],

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -147,6 +148,34 @@ async def test_a_node_that_does_not_tell_where_its_changes_begin_is_not_waited_f
     hints = Hints([node], Keys(""), SYSTEM)
     with pytest.raises(TimeoutError):
         await hints._read(hints._tails[0], cast(Line, node))
+
+
+class Telling(FakeNode):
+    """A node with a stream of changes, which nothing is added to while it is read."""
+
+    lines: tuple[tuple[bytes, list[bytes]], ...] = ()
+
+    def call(self, *command: Part) -> "asyncio.Future[Any]":
+        asked = super().call(*command)
+        if command[0] != "XREAD":
+            asked.set_result(self.lines[:1] if command[0] == "XRANGE" else self.lines[-1:])
+        return asked
+
+
+async def test_changes_that_were_dropped_while_nobody_read_are_missed_also_where_there_was_none_before() -> None:
+    node = Telling(0)
+    hints = Hints([node], Keys(""), SYSTEM)
+    read = partial(hints._read, hints._tails[0], cast(Line, node))
+    first = asyncio.ensure_future(read())
+    stream = hints.changes(None)
+    async with asyncio.timeout(10):
+        assert not (await anext(stream)).reset
+        first.cancel()
+        node.lines = ((b"9-0", []),)  # and whatever came before it is gone
+        second = asyncio.ensure_future(read())
+        assert (await anext(stream)).reset
+    second.cancel()
+    await stream.aclose()
 
 
 # --- reading and copying ---------------------------------------------------------------------------------------------

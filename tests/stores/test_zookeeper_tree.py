@@ -184,6 +184,20 @@ async def test_a_segment_that_was_sealed_by_a_process_that_died_then_is_followed
     assert [line.key for line in await gather_log(stream, 21)] == ["before", *(f"k{number}" for number in range(20))]
 
 
+async def test_what_somebody_else_put_among_the_segments_keeps_nobody_from_following(
+    store: ZooKeeperStore, open_store: OpenStore, url: str
+) -> None:
+    start = await log_revision(store)
+    with looking_at(url) as tree:
+        tree.create(f"{root_of(url)}/log/by hand", b"no segment")
+    other = await open_store()
+    change = put("k")
+    await write(store, change)
+    async with asyncio.timeout(30):
+        assert [line.key for line in await gather_log(other.changes(start), 1)] == ["k"]
+    await other.close()
+
+
 # --- forgetting ------------------------------------------------------------------------------------------------------
 
 
@@ -210,6 +224,28 @@ async def test_what_a_process_that_died_should_have_forgotten_is_forgotten_by_an
     with looking_at(url) as tree:
         await eventually(lambda: tree.get_children(f"{root_of(url)}/until") == [])
     assert set(await store.load(["kept", "renewed"])) == {"kept", "renewed"}
+    await other.close()
+
+
+@pytest.mark.parametrize("junk", ["by hand", "1", "1/by hand"])
+async def test_what_somebody_else_put_among_the_notes_keeps_nothing_from_being_forgotten(
+    store: ZooKeeperStore, open_store: OpenStore, url: str, monkeypatch: pytest.MonkeyPatch, junk: str
+) -> None:
+    monkeypatch.setattr(zookeeper_forget, "TURN_S", 3600.0)
+    dead = await open_store()
+    await write(dead, put("short", keep_until_us=by(store, -200_000_000)))
+    await dead.close()
+    monkeypatch.undo()
+    with looking_at(url) as tree:
+        tree.create(f"{root_of(url)}/until/{junk}", b"no note", makepath=True)
+    monkeypatch.setattr(zookeeper_forget, "OVERDUE_S", -3600)
+    monkeypatch.setattr(zookeeper_forget, "LOOK_EVERY_S", 0.0)
+    other = await open_store()
+
+    async def is_forgotten() -> bool:
+        return "short" not in await store.load(["short"])
+
+    await eventually(is_forgotten)
     await other.close()
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from fencegate.core.errors import UnsafeConfiguration
+from fencegate.core.names import repeats_an_option
 from fencegate_adapters.redis.names import OURS
 
 MAX_PREFIX_BYTES = 128
@@ -52,6 +53,8 @@ def _parse(url: str) -> Address:
         raise ValueError("it must begin with redis:// or rediss://")
     if not parts.hostname or "," in parts.netloc.rpartition("@")[2]:
         raise ValueError("it must name one host")
+    if repeats_an_option(url):
+        raise ValueError("it gives an option twice; give each of them once")
     if unknown := sorted(set(options) - set(_OPTIONS)):
         raise ValueError(f"the option {unknown[0]!r} is not known; there are {', '.join(_OPTIONS)}")
     secrets = _credentials(parts) | _certificates(parts.scheme, options)

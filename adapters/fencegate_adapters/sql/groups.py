@@ -81,6 +81,9 @@ class Groups:
                     work.lonely = True
                     self._put_aside(work)
                 self._finish(len(group) - len(left))
+                if self._alone and self._others is self._threads:  # they wait for this very thread: first they, then we
+                    self._threads.submit(self._serve)
+                    return
 
     def _take(self) -> list[Work]:
         group: list[Work] = []

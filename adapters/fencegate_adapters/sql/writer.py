@@ -124,12 +124,19 @@ class Writer:
             except CommitFailed as failed:
                 return _uncertain(found[0], failed)
             except IntegrityError as error:  # judged at COMMIT, which took the mark back too
-                self._transactions.run(lambda connection: self._admit(connection, work), wait_ms)
-                return self._dialect.refusal(error)
+                return self._refused_at_commit(work, error)
             except SQLAlchemyError as error:
                 if not (left and transient(error)):
                     return ResourceUnavailable(f"the database failed: {cause(error)}")
         raise AssertionError
+
+    def _refused_at_commit(self, work: Work, error: IntegrityError) -> Outcome:
+        try:
+            wait_ms = max(1, self._left_ms(work.deadline_us))
+            self._transactions.run(lambda connection: self._admit(connection, work), wait_ms)
+        except (CommitFailed, SQLAlchemyError) as failed:  # whether the mark is raised is not known, but the row is not
+            return ResourceUnavailable(f"the database failed: {cause(failed)}")
+        return self._dialect.refusal(error)
 
     def _admit(self, connection: Connection, work: Work) -> Seen:
         deletes = any(write.op == "delete" for write in work.writes)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fencegate.clock import SYSTEM, Clock
 from fencegate.core.errors import UnsafeConfiguration
+from fencegate.core.names import repeats_an_option
 from fencegate.core.ports import Store
 
 SUPPORTED = (
@@ -106,6 +107,8 @@ def _make(scheme: str, url: str, clock: Clock) -> Store:
         raise UnsafeConfiguration(
             f"a store {scheme!r} needs {error.name or error}: pip install 'fencegate[{_EXTRAS.get(module, module)}]'"
         ) from None
+    if repeats_an_option(url):  # not which one: it may be the rest of a password
+        raise UnsafeConfiguration("the URL of the store gives an option twice; give each of them once")
     store: Store = found.make_store(url, clock)
     return store
 

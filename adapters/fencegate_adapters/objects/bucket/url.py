@@ -9,7 +9,7 @@ from typing import Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from fencegate.core.errors import InvalidInput, UnsafeConfiguration
-from fencegate.core.names import check_path
+from fencegate.core.names import check_path, repeats_an_option
 
 _OPTIONS: Mapping[str, frozenset[str]] = {
     "s3": frozenset({"endpoint", "region", "virtual_hosted"}),
@@ -45,6 +45,8 @@ class BucketUrl:
             raise wrong("a bucket's URL holds no credentials: set them in the environment (AWS_ACCESS_KEY_ID, …)")
         if not parts.netloc:
             raise wrong(f"its URL names no bucket: {scheme}://bucket/prefix")
+        if repeats_an_option(url):
+            raise wrong("its URL gives an option twice; give each of them once")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         for name in options:
             if name not in _OPTIONS[scheme]:

@@ -162,7 +162,8 @@ class Hints:
             oldest = await line.call("XRANGE", self._keys.changes, "-", "+", "COUNT", 1)
             newest = await line.call("XREVRANGE", self._keys.changes, "+", "-", "COUNT", 1)
         first = tail.place is None
-        if tail.place is None or _place_of(newest) < tail.place or (oldest and _place_of(oldest) > tail.place > (0, 0)):
+        # Of a stream that was empty before, nobody can say whether its oldest line is the first that it ever had.
+        if tail.place is None or _place_of(newest) < tail.place or (oldest and _place_of(oldest) > tail.place):
             tail.place = _place_of(newest)
             if not first:
                 self.lost()

@@ -140,7 +140,7 @@ class Forgetting:
         connection = self._ready()
         folders, _ = await connection.children(self.path)
         past_s = self._clock.now_us() // 1_000_000 - OVERDUE_S
-        for folder in sorted(folder for folder in folders if int(folder) < past_s):
+        for folder in sorted(folder for folder in folders if folder.isdecimal() and int(folder) < past_s):
             path = f"{self.path}/{folder}"
             notes, _ = await connection.children(path)
             for first in range(0, len(notes), NOTES_A_TURN):
@@ -159,7 +159,11 @@ class Forgetting:
             if refused.code == wire.NO_NODE:  # another was faster
                 return
             raise
-        some = _decode(note)
+        try:
+            some = _decode(note)
+        except msgspec.MsgspecError:  # somebody else put it there: it is left, and must not keep us from the others
+            log.warning("%s is no note of what may be forgotten; take it away", path)
+            return
         for first in range(0, len(some), AT_ONCE):
             await self._remove(connection, some[first : first + AT_ONCE])
         await _whatever_comes(connection.delete(path))

@@ -109,7 +109,7 @@ class SegmentedLog:
         await self.look(connection)
 
     async def segments(self, connection: Connection) -> list[int]:
-        return sorted(int(name) for name in (await connection.children(self.path))[0])
+        return sorted(int(name) for name in (await connection.children(self.path))[0] if name.isdecimal())
 
     @staticmethod
     def is_whole(starts: Sequence[int]) -> bool:
