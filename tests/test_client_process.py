@@ -1,6 +1,7 @@
 """The client and processes: import time, several event loops and threads, fork, and handing a lease on."""
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -120,6 +121,18 @@ def test_a_run_that_ends_in_the_middle_of_a_wait_or_a_hold_leaves_nothing_behind
     asyncio.run(main())
     with sync.connect(server.url) as rival, rival.hold(key, wait=20):  # below the TTL
         pass
+
+
+async def test_a_client_may_be_closed_while_it_opens_its_store(tmp_path: Path, key: str) -> None:
+    for turns in range(8):
+        locks = connect(f"sqlite:///{tmp_path}/locks.db")
+        asking = asyncio.ensure_future(locks.status(key))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await locks.aclose()
+        with contextlib.suppress(fencegate.FencegateError):  # closed under it, or just in time
+            await asking
+        await locks.aclose()
 
 
 def test_the_sync_client_excludes_threads_from_each_other(server: Server, key: str) -> None:

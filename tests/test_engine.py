@@ -862,3 +862,25 @@ async def test_work_that_is_ended_with_the_process_is_told_as_unknown_and_not_lo
             await asking
         unsure.slow = False
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["before it began", "under way"])
+async def test_work_that_is_ended_with_the_loop_is_told_and_whoever_asks_next_is_served(
+    store: MemoryStore, begun: bool
+) -> None:
+    """At its end a loop cancels all tasks, ours too; and those of the application may want to release."""
+    unsure = SlowAndUnsure(store)
+    async with engines(unsure) as (engine,):
+        unsure.slow = True
+        asking = asyncio.ensure_future(Caller(engine, "A").acquire("k"))
+        async with asyncio.timeout(30):
+            while not engine._lanes._slow:
+                await asyncio.sleep(0)
+            if begun:
+                await asyncio.sleep(0.01)
+            for task in list(engine._lanes._slow):
+                task.cancel()
+            unsure.slow = False
+            with pytest.raises(OutcomeUnknown, match="stopping"):
+                await asking
+            await Caller(engine, "B").acquire("k", wait_s=20)

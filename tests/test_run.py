@@ -241,6 +241,18 @@ def test_a_run_that_is_interrupted_while_it_waits_takes_the_lock_from_nobody(
     assert answer.status_code == 200
 
 
+def test_a_run_that_is_interrupted_ends_soon_though_the_server_does_not_answer(start: StartRun) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(LIMIT_S)
+        run = start("run:silent", *sh("true"), url=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        asked, _ = silent.accept()
+        with asked:
+            run.process.send_signal(signal.SIGINT)
+            begun_s = time.monotonic()
+            assert run.end()[0] == 130
+    assert time.monotonic() - begun_s < 8  # what is owed at exit is worth 2 s; a call may take 10
+
+
 # --- the lock is lost ---
 
 

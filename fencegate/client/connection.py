@@ -180,8 +180,9 @@ class _LoopTransport:
         return self.transport
 
     async def close(self) -> None:
-        if self._life is not None:
-            await self._life.aclose()
+        async with self._opening:  # it can't be closed in the middle of that
+            if self._life is not None:
+                await self._life.aclose()
 
 
 async def _living(url: str, timeout_s: float) -> AsyncGenerator[Transport, None]:

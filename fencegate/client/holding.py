@@ -108,5 +108,5 @@ class Holding(Generic[G_co, K]):
                 await give_back(self._connection, made)
             raise
         except BaseException:  # cancelled: the background gives it back
-            background().owe(give_back(self._connection, made))
+            self._connection.owe(lambda _transport: give_back(self._connection, made))
             raise

@@ -53,8 +53,9 @@ def connect(
     `mysql://…`, `etcd://…`, `zookeeper://…`, `redlock://…`, `memory://`; or `orders:=redis://a *=postgresql://b`.
 
     Fine at import time: nothing happens before the first use. `url` comes from `FENCEGATE_URL` by default; `timeout`
-    is how many seconds a call may take, waiting for a lock apart. `on_state` is told each state of each lease, in the
-    event loop that acquired it.
+    is how many seconds a call may take, waiting for a lock apart, and the first one, which opens a store (each has a
+    limit of its own for that, of 3 to 10 seconds). `on_state` is told each state of each lease, in the event loop that
+    acquired it.
 
     >>> locks = connect("memory://")
     """

@@ -263,16 +263,24 @@ class Lanes:
                 self._give_up(lot, asked, error)
             except asyncio.CancelledError as error:
                 if task.cancelling():  # it is we who are stopped; else it was a call of the store's that was
-                    self._give_up(lot, asked, OutcomeUnknown(_STOPPED))
                     raise
                 self._give_up(lot, asked, error)
             for lane in lot:
                 self._go(lane)
 
+        def ended(_: object) -> None:
+            self._slow.discard(task)
+            work.close()  # which may not have begun
+            if task.cancelled():
+                # With all tasks of a loop that ends. Those of the application may still want to release: were the
+                # lanes left as they are, they would wait here until they lose patience.
+                self._give_up(lot, asked, OutcomeUnknown(_STOPPED))
+                for lane in lot:
+                    self._go(lane)
+
         task = asyncio.get_running_loop().create_task(to_the_end())
         self._slow.add(task)
-        task.add_done_callback(self._slow.discard)
-        task.add_done_callback(lambda _: work.close())  # which may not have begun
+        task.add_done_callback(ended)
 
     async def _recover(self, lot: Lot, asked: list[Asked], trying: Attempt, error: BaseException) -> None:
         """A commit did not land, or did not say so."""

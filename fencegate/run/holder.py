@@ -65,17 +65,20 @@ class Holder:
 
     async def _run(self) -> int:
         self._hear_signals()
-        async with connect(self._wanted.url) as locks:
-            hold = locks.hold(
-                self._wanted.lock_key, ttl=self._wanted.ttl_s, wait=self._wanted.wait_s, **self._wanted.terms
-            )
-            self._acquiring = asyncio.create_task(hold.acquire())
-            try:
-                lease = await self._acquiring
-            except asyncio.CancelledError:
-                if self._interrupted is None:
-                    raise
-                return 128 + self._interrupted
+        locks = connect(self._wanted.url)
+        hold = locks.hold(self._wanted.lock_key, ttl=self._wanted.ttl_s, wait=self._wanted.wait_s, **self._wanted.terms)
+        self._acquiring = asyncio.create_task(hold.acquire())
+        try:
+            lease = await self._acquiring
+        except asyncio.CancelledError:
+            if self._interrupted is None:
+                raise
+            # Not closed: that waits for a server that doesn't answer. What is under way is undone while we exit.
+            return 128 + self._interrupted
+        except FencegateError:
+            await locks.aclose()
+            raise
+        async with locks:
             try:
                 code = 128 + self._interrupted if self._interrupted else await self._hold(lease)
             finally:

@@ -148,6 +148,30 @@ async def test_an_acquire_that_is_cancelled_in_its_claim_gives_the_lock_back(own
         assert lease.held
 
 
+async def test_a_client_that_is_closed_after_that_has_given_the_lock_back_and_opens_nothing_more(
+    server: Server,
+) -> None:
+    begun = asyncio.Event()
+
+    class Endless:
+        async def claim(self, lock_key: str, token: int) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+    async with connect(server.url) as rival:
+        for number in range(20):
+            begun.clear()
+            locks = connect(server.url)
+            acquiring = asyncio.ensure_future(locks.hold("closed", claim=[Endless()]).acquire())
+            await begun.wait()
+            acquiring.cancel()
+            await asyncio.wait([acquiring])
+            await asyncio.sleep(number / 10_000)  # the thread is about to release, or does
+            await locks.aclose()
+            assert not (await rival.status("closed"))["locked"]
+            assert not locks._connection._transports
+
+
 async def test_a_claim_that_takes_too_long_is_given_up_and_the_lock_with_it() -> None:
     class Endless:
         async def claim(self, lock_key: str, token: int) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from fencegate.core.ports import Ambiguous, Unavailable
@@ -100,7 +101,21 @@ class Groups(Generic[Item]):
                 for waiting in group:
                     waiting.failed(error)
                 continue
-            self._under_way.add(asyncio.get_running_loop().create_task(self._carry(group, sending)))
+            self._begin(group, sending)
+
+    def _begin(self, group: Sequence[Waiting[Item]], sending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._carry(group, sending))
+        self._under_way.add(task)
+        task.add_done_callback(partial(self._ended, group, sending))
+
+    def _ended(
+        self, group: Sequence[Waiting[Item]], sending: Coroutine[Any, Any, None], task: "asyncio.Task[None]"
+    ) -> None:
+        """One that was cancelled before it began, with all tasks of a loop that ends, has not left by itself. It may
+        have been sent by then, and what the application's tasks still want of the store waits behind it."""
+        if task in self._under_way:
+            self._under_way.discard(task)
+            self._begin(group, sending)
 
     async def _carry(self, group: Sequence[Waiting[Item]], sending: Coroutine[Any, Any, None]) -> None:
         error: BaseException = Unavailable("the store left this unanswered")
@@ -124,5 +139,4 @@ class Groups(Generic[Item]):
         self._closed = True
         self._start()
         while self._under_way:
-            ended, _ = await asyncio.wait(self._under_way)
-            self._under_way -= ended  # one that was cancelled before it began has not left by itself
+            await asyncio.wait(self._under_way)

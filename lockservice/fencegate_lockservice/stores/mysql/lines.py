@@ -6,8 +6,9 @@ background tries to connect, for ever, until it can.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
 from typing import Any
 
 import aiomysql
@@ -137,25 +138,26 @@ class Lines:
         self.servers_seen = 0
         """Rises when another server answers under the same address: what is known of the last one may not hold."""
 
-    @asynccontextmanager
-    async def line(self) -> AsyncIterator[Line]:
+    def line(self) -> "_Lent":
         """A connection for as long as the block runs. It is dropped when the block fails, however that may be."""
+        return _Lent(self)
+
+    async def lend(self) -> Line:
         line = await self._take()
         self._used.add(line)
+        return line
+
+    async def give_back(self, line: Line, error: BaseException | None) -> None:
         try:
-            yield line
-        except Broken as error:
-            self._distrust()
-            if error.silent:
-                self._is_down(f"{self._address.server} does not answer")
-            raise
-        except BaseException:
-            line.close()
-            if line.is_outdated:
-                self._outdate()
-            raise
-        else:
-            if line.is_outdated:
+            if isinstance(error, Broken):
+                self._distrust()
+                if error.silent:
+                    self._is_down(f"{self._address.server} does not answer")
+            elif error is not None:
+                line.close()
+                if line.is_outdated:
+                    self._outdate()
+            elif line.is_outdated:
                 line.close()
             elif self._closed:
                 await line.say_goodbye()
@@ -308,3 +310,22 @@ def _read_error(error: Exception) -> tuple[int, str]:
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 2000
     text = str(error.args[-1]) if error.args else type(error).__name__
     return code, text[:200]
+
+
+class _Lent:
+    """A connection in use. Not a generator: those that are open are closed when their event loop ends, under whoever
+    gives a lock back at that moment."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._line: Line | None = None
+
+    async def __aenter__(self) -> Line:
+        self._line = await self._lines.lend()
+        return self._line
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._line is not None, "left without having been entered"
+        await self._lines.give_back(self._line, error)

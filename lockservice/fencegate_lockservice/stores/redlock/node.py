@@ -184,6 +184,12 @@ class Node:
             self._running.cancel()
             with suppress(asyncio.CancelledError):
                 await self._running
+        self._drop()
+
+    def _drop(self) -> None:
+        line, self._line, self._admitted = self._line, None, None
+        if line is not None:
+            line.abort()
 
     def call(self, *command: Part) -> "asyncio.Future[Any]":
         if self._line is None:
@@ -256,11 +262,8 @@ class Node:
             backoff_s = FIRST_BACKOFF_S
             self._line, self.refuses = line, False
             self._moved()
-            try:
-                await _until_lost(line)
-            finally:
-                self._line = self._admitted = None
-                line.abort()
+            await _until_lost(line)  # cancelled with all tasks of a loop that ends: those who release still need it
+            self._drop()
             self.error = "the line was cut"
             log.warning("the line to %s was cut", self.seat.name)
             self._moved()
