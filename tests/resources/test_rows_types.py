@@ -56,7 +56,10 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
 
 @pytest.fixture
 async def accounts(database: Database) -> AsyncIterator[RowsResource]:
-    database.execute(*PARENTS, *TABLES[database.kind].split(";"))
+    table = TABLES[database.kind]
+    if database.is_mysql:  # which has no such type
+        table = table.replace(" UUID,", " CHAR(36),")
+    database.execute(*PARENTS, *table.split(";"))
     resource = RowsResource("accounts", database.url, table="accounts", key=["tenant", "id"], guard_template=FENCE)
     await resource.open()
     yield resource
@@ -96,16 +99,19 @@ async def test_what_is_not_named_is_set_to_its_default_by_put_and_kept_by_patch(
     assert (row["owner"], row["balance"], row["big"], row["extra"]) == ("Bob", "5.00", None, None)
 
 
+UPPER_CASE = ("mark", "123E4567-E89B-12D3-A456-426614174000")
 WRONG: list[tuple[str, object]] = [
     ("nobody", 1), ("loud", "X"), ("counted", 3), ("tenant", "other"), ("owner", None), ("owner", "x" * 21),
     ("balance", "1.005"), ("balance", "NaN"), ("big", "9223372036854775808"), ("active", 1), ("active", "true"),
     ("opened", "2030-01-31T12:00:00"), ("seen", "2030-01-31T12:00:00.0001Z"), ("photo", "!!!!"), ("ratio", "0.5"),
-    ("mark", "123E4567-E89B-12D3-A456-426614174000"), ("mark", 5), ("mood", "angry"), ("mood", 1),
+    UPPER_CASE, ("mark", 5), ("mood", "angry"), ("mood", 1),
 ]  # fmt: skip
 
 
-async def test_a_wrong_value_is_refused_by_the_name_of_its_column(accounts: RowsResource) -> None:
+async def test_a_wrong_value_is_refused_by_the_name_of_its_column(accounts: RowsResource, database: Database) -> None:
     for token, (field, value) in enumerate(WRONG, start=9):
+        if database.is_mysql and (field, value) == UPPER_CASE:
+            continue  # there it is a text like any other
         with pytest.raises(InvalidInput) as refused:
             await put(accounts, "acme/7", {"owner": "Ann", field: value}, token=token)
         assert refused.value.field == field, value
