@@ -194,6 +194,15 @@ async def test_a_table_may_be_named_with_its_schema(database: Database) -> None:
     await rows.close()
 
 
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+async def test_a_url_may_call_a_server_by_the_other_of_its_two_names(database: Database) -> None:
+    rows = RowsResource("rows", database.url.replace("mysql:", "mariadb:", 1))
+    await rows.open()
+    await rows.write("rows:a", 7, [RowWrite("put", ("a",), {"n": 1})])
+    assert await rows.mark("rows:a") == 7
+    await rows.close()
+
+
 async def test_a_second_spelling_in_a_group_undoes_it_and_is_told_alone(database: Database) -> None:
     if database.kind == "postgresql":
         database.execute("CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")

@@ -43,7 +43,7 @@ class MysqlDialect:
             raise UnsafeConfiguration("MySQL needs its driver: pip install 'fencegate[mysql]'") from None
         try:
             engine = create_engine(
-                url.set(drivername=f"{url.get_backend_name()}+pymysql", query={}),
+                url.set(drivername="mysql+pymysql", query={}),  # for both: "mariadb" refuses a server of MySQL
                 connect_args=_arguments(url),
                 isolation_level="READ COMMITTED",
                 pool_size=connections,
