@@ -295,7 +295,7 @@ def test_a_refusal_that_a_function_or_a_trigger_handles_changes_nothing(database
     database.protect(table)
     handled = f"DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; {statement.format(t=table)};"
     database.run(
-        f"CREATE FUNCTION {table}_quiet() RETURNS INT BEGIN {handled} RETURN 1; END",
+        f"CREATE FUNCTION {table}_quiet() RETURNS INT DETERMINISTIC BEGIN {handled} RETURN 1; END",
         f"CREATE TRIGGER {table}_quiet AFTER INSERT ON {other} FOR EACH ROW BEGIN {handled} END",
     )
     database.run(f"SELECT {table}_quiet()")
