@@ -196,6 +196,15 @@ async def test_a_driver_that_lacks_what_the_password_needs_is_told_as_such(
         database.execute("DROP USER sha@127.0.0.1")
 
 
+async def test_ten_that_open_at_once_make_the_tables_once(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    for _ in range(5):
+        url = make_database("mariadb", request, tmp_path).url
+        resources = [RowsResource("a", url) for _ in range(10)]
+        await asyncio.gather(*(resource.open() for resource in resources))
+        for resource in resources:
+            await resource.close()
+
+
 # --- others who lock -------------------------------------------------------------------------------------------------
 
 

@@ -119,6 +119,20 @@ async def test_a_database_that_stands_still_refuses_in_time_and_nothing_stays_an
         await eventually(settled)
 
 
+async def test_ten_gateways_that_open_at_once_make_the_tables_of_mysql_once(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    for _ in range(5):
+        url, record = (
+            make_database("mariadb", request, tmp_path).url,
+            Record("api", "{resource}:{key}", "[]", "enforce"),
+        )
+        fences = [DurableFence(url, record, ManualClock()) for _ in range(10)]
+        await asyncio.gather(*(fence.open() for fence in fences))
+        for fence in fences:
+            await fence.close()
+
+
 async def test_a_gateway_that_stands_still_inside_a_transaction_is_ended_by_mysql(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
