@@ -45,7 +45,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 # What the machine is set up for must not reach the tests: neither a server of its own, nor a proxy for 127.0.0.1.
-for _name in [name for name in os.environ if name.startswith("FENCEGATE_") and name != "FENCEGATE_EXAMPLES"]:
+_OURS = ("FENCEGATE_EXAMPLES", "FENCEGATE_MYSQLD")
+for _name in [name for name in os.environ if name.startswith("FENCEGATE_") and name not in _OURS]:
     del os.environ[_name]
 for _name in ("no_proxy", "NO_PROXY"):
     os.environ[_name] = ",".join(filter(None, (os.environ.get(_name), "127.0.0.1", "localhost")))

@@ -29,6 +29,8 @@ class Database:
 
     kind: str
     url: str
+    is_mysql = False
+    """Of the kind "mariadb": whether it is MySQL itself."""
 
     @contextmanager
     def session(self) -> Iterator[Cursor]:
@@ -79,8 +81,9 @@ class Mariadb(Database):
 
     def __init__(self, server: MariadbServer) -> None:
         self.server = server
+        self.is_mysql = server.is_mysql
         self.name = f"rows{os.getpid()}_{next(_numbers)}"
-        server.ask(f"CREATE DATABASE {self.name} CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin")
+        server.ask(f"CREATE DATABASE {self.name} CHARACTER SET utf8mb4 COLLATE {server.bytewise}")
         self.url = server.url(self.name)
 
     @contextmanager

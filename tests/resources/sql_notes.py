@@ -17,8 +17,7 @@ _DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "mariadb": "
 _ASYNC_DRIVERS = _DRIVERS | {"sqlite": "sqlite+aiosqlite", "mariadb": "mysql+aiomysql"}
 _WAITING = {
     "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%fencegate%'",
-    "mariadb": "SELECT variable_value + 0 FROM information_schema.global_status "
-    "WHERE variable_name = 'Innodb_row_lock_current_waits'",
+    "mariadb": "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'",
 }
 
 
@@ -78,4 +77,4 @@ def mark(engine: Engine, key: str = KEY) -> int:
 
 def somebody_waits(database: Database) -> bool:
     """Whether a transaction waits for the lock of another. (In a server that other tests don't use at this time.)"""
-    return bool(database.fetch(_WAITING[database.kind])[0][0])
+    return int(database.fetch(_WAITING[database.kind])[0][-1]) > 0

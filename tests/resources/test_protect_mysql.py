@@ -206,15 +206,17 @@ def test_two_spellings_of_a_key_that_a_collation_takes_for_one_are_two_locks(dat
 
 def test_keys_are_spelled_as_the_gateway_spells_them(database: Database) -> None:
     uid = "0000AAAA-0000-4000-8000-00000000000B"
-    for kind, value, spelled in (
+    kinds = [
         ("int(8) zerofill", "7", "7"),
         ("bigint unsigned", str(2**64 - 1), str(2**64 - 1)),
         ("tinyint(1)", "1", "1"),
         ("varchar(20) CHARACTER SET latin1", "ü", "ü"),
         ("char(5)", "ab", "ab"),
         ("enum('red')", "red", "red"),
-        ("uuid", uid, uid.lower()),
-    ):
+    ]
+    if not database.server.is_mysql:  # which has no such type
+        kinds.append(("uuid", uid, uid.lower()))
+    for kind, value, spelled in kinds:
         table = database.table(f"id {kind}", "")
         database.protect(table)
         database.run(f"INSERT INTO {table} VALUES ('{value}')", token=33)
@@ -293,7 +295,7 @@ def test_a_refusal_that_a_function_or_a_trigger_handles_changes_nothing(database
     database.protect(table)
     handled = f"DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; {statement.format(t=table)};"
     database.run(
-        f"CREATE FUNCTION {table}_quiet() RETURNS INT BEGIN {handled} RETURN 1; END",
+        f"CREATE FUNCTION {table}_quiet() RETURNS INT DETERMINISTIC BEGIN {handled} RETURN 1; END",
         f"CREATE TRIGGER {table}_quiet AFTER INSERT ON {other} FOR EACH ROW BEGIN {handled} END",
     )
     database.run(f"SELECT {table}_quiet()")
@@ -486,9 +488,9 @@ def test_tables_whose_names_differ_by_case_are_two(database: Database, command: 
 def test_what_can_t_take_a_refused_write_back_is_not_protected(database: Database, command: Command) -> None:
     table = database.table()
     database.run(f"CREATE VIEW {table}_view AS SELECT * FROM {table}")
-    database.run(f"CREATE TABLE {table}_aria (id int) ENGINE=Aria")
+    database.run(f"CREATE TABLE {table}_loose (id int) ENGINE=MyISAM")
     assert "is not a table" in command(f"{table}_view", "--key", "id", code=2).err
-    assert "kept by Aria" in command(f"{table}_aria", "--key", "id", code=2).err
+    assert "kept by MyISAM" in command(f"{table}_loose", "--key", "id", code=2).err
 
 
 def test_an_application_needs_no_rights_on_the_fences(database: Database) -> None:

@@ -31,7 +31,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         server.execute(f"CREATE DATABASE {name}")
         return str(server.url).rpartition("/")[0] + f"/{name}?options=-csearch_path%3Dpublic"
     mariadb = request.getfixturevalue("mysql_server")
-    mariadb.ask(f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin")
+    mariadb.ask(f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE {mariadb.bytewise}")
     return str(mariadb.url(name))
 
 

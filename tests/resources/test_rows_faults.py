@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, make_url
 
-from fencegate.core.errors import InvalidInput, ResourceUnavailable, StaleToken
+from fencegate.core.errors import InvalidInput, ResourceUnavailable, StaleToken, UnsafeConfiguration
 from fencegate.core.ports import RowWrite, Seen
 from fencegate.testing.fault_proxy import FaultProxy
-from fencegate_adapters.sql import RowsResource
+from fencegate_adapters.sql import RowsResource, dialect_mysql
 from tests.child import Child
 from tests.eventually import eventually
 from tests.resources.databases import Cursor, Database, make_database
@@ -154,6 +154,55 @@ async def test_a_commit_that_fails_by_an_error_that_is_not_the_driver_s_own_is_u
     assert unknown
     assert all(isinstance(one, ResourceUnavailable) and one.outcome == "unknown" for one in unknown)
     assert state(database) == dict.fromkeys(range(1, 6), (2, 1))
+
+
+# --- limits of MySQL and MariaDB, which are those of the connection --------------------------------------------------
+
+on_mariadb = pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+
+
+@on_mariadb
+async def test_a_transaction_that_stands_still_is_ended_by_the_database_and_idle_connections_cost_no_write(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialect_mysql, "IDLE_S", 2)
+    async with opened(database.url) as rows:
+        await write(rows, 1, 7, 1)
+        with rows._engine.connect() as still:
+            still.exec_driver_sql("SELECT * FROM fencegate_fences FOR UPDATE")
+            await write(rows, 1, 8, 2)
+            still.invalidate()
+        await asyncio.gather(*(write(rows, n, 8, 3) for n in range(1, 6)))
+        ours = f"SELECT count(*) FROM information_schema.processlist WHERE db = '{make_url(database.url).database}'"
+        if database.is_mysql:
+            await eventually(lambda: database.fetch(ours)[0][0] == 1)  # who asks
+        assert (await rows.read(("1",), "a:1"))[0] is not None
+        await write(rows, 1, 8, 4)
+    assert state(database)[1] == (4, 4)
+
+
+@on_mariadb
+async def test_a_driver_that_lacks_what_the_password_needs_is_told_as_such(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not database.is_mysql:
+        pytest.skip("MariaDB asks for passwords in another way: name a MySQL server by FENCEGATE_MYSQLD")
+    database.execute("CREATE USER sha@127.0.0.1 IDENTIFIED BY 's3cret'", "GRANT ALL ON *.* TO sha@127.0.0.1")
+    monkeypatch.setattr("pymysql._auth._have_cryptography", False)
+    try:
+        with pytest.raises(UnsafeConfiguration, match="pip install cryptography"):
+            await RowsResource("a", database.url.replace("root@", "sha:s3cret@")).open()
+    finally:
+        database.execute("DROP USER sha@127.0.0.1")
+
+
+async def test_ten_that_open_at_once_make_the_tables_once(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    for _ in range(5):
+        url = make_database("mariadb", request, tmp_path).url
+        resources = [RowsResource("a", url) for _ in range(10)]
+        await asyncio.gather(*(resource.open() for resource in resources))
+        for resource in resources:
+            await resource.close()
 
 
 # --- others who lock -------------------------------------------------------------------------------------------------

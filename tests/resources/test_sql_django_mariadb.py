@@ -10,13 +10,13 @@ from typing import Any
 import pymysql
 import pytest
 from django.conf import settings
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, insert, make_url, text
 
 from fencegate.core.errors import ResourceUnavailable, StaleToken, UnsafeConfiguration
 from fencegate.sql import fenced
 from tests.eventually import eventually_sync
 from tests.resources.databases import Database, make_database
-from tests.resources.sql_notes import Lease, note, notes_in, somebody_waits, texts
+from tests.resources.sql_notes import Lease, Note, note, notes_in, somebody_waits, texts
 
 NAME = "fenced_mariadb"
 
@@ -149,7 +149,7 @@ def test_a_deadlock_that_is_swallowed_ends_the_block(
 
     def rival() -> None:
         with engine.begin() as other:
-            other.execute(text("INSERT INTO notes (text) SELECT CONCAT('rival ', seq) FROM seq_1_to_30"))
+            other.execute(insert(Note), [{"text": f"rival {number}"} for number in range(30)])
             other.execute(text("UPDATE notes SET token = 1 WHERE text = 'b'"))
             has_b.set()
             other.execute(text("UPDATE notes SET token = 1 WHERE text = 'a'"))

@@ -41,7 +41,14 @@ def known(database: Database) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def engine(database: Database, known: Engine) -> Iterator[Engine]:
+def engine(database: Database, other: Engine) -> Engine:
+    if database.is_mysql:
+        pytest.skip("MySQL can't be asked whether there is a transaction, so that such a driver is refused")
+    return other
+
+
+@pytest.fixture
+def other(database: Database, known: Engine) -> Iterator[Engine]:
     registry.register("postgresql.other", __name__, "OtherPostgresql")
     registry.register("mysql.other", __name__, "OtherMysql")
     url = make_url(database.url)
@@ -49,6 +56,15 @@ def engine(database: Database, known: Engine) -> Iterator[Engine]:
     engine = create_engine(url.set(drivername=f"{url.get_backend_name()}+other"), connect_args=arguments)
     yield engine
     engine.dispose()
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_on_mysql_itself_such_a_driver_is_refused(database: Database, known: Engine, other: Engine) -> None:
+    if not database.is_mysql:
+        pytest.skip("MariaDB is asked: name a MySQL server by FENCEGATE_MYSQLD")
+    with pytest.raises(UnsafeConfiguration, match="PyMySQL"), Session(other) as session, fenced(session, Lease(7)):
+        session.execute(insert(Note).values(text="undone"))
+    assert texts(known) == []
 
 
 @pytest.mark.parametrize("database", ["mariadb"], indirect=True)

@@ -31,11 +31,14 @@ def stop(at):
 @event.listens_for(engine, "connect")
 def limit(driver, _):
     if int(idle_s):
+        is_mysql = database.kind == "mariadb" and "MariaDB" not in driver.get_server_info()
+        kind = "mysql" if is_mysql else database.kind
         with driver.cursor() as cursor:
             cursor.execute({
                 "postgresql": "SET idle_in_transaction_session_timeout = '%ss'",
                 "mariadb": "SET SESSION idle_transaction_timeout = %s",
-            }[database.kind] % idle_s)
+                "mysql": "SET SESSION wait_timeout = %s",
+            }[kind] % idle_s)
         driver.commit()
 
 with Session(engine) as session:

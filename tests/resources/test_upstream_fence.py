@@ -11,10 +11,12 @@ import pytest
 from fencegate.clock import ManualClock
 from fencegate.core.errors import ResourceUnavailable, StaleToken, UnsafeConfiguration
 from fencegate_adapters.http import Upstream
-from fencegate_adapters.http.fence import durable
+from fencegate_adapters.http.fence import databases, durable
+from fencegate_adapters.http.fence.databases import database
 from fencegate_adapters.http.fence.durable import DurableFence
 from fencegate_adapters.http.fence.record import Record
 from tests.eventually import eventually
+from tests.resources.databases import make_database
 
 LENGTH_US = 10_000_000
 
@@ -115,6 +117,37 @@ async def test_a_database_that_stands_still_refuses_in_time_and_nothing_stays_an
             return await fence.mark("k") == 7 and await fence.older("k", 8) == 0
 
         await eventually(settled)
+
+
+async def test_ten_gateways_that_open_at_once_make_the_tables_of_mysql_once(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    for _ in range(5):
+        url, record = (
+            make_database("mariadb", request, tmp_path).url,
+            Record("api", "{resource}:{key}", "[]", "enforce"),
+        )
+        fences = [DurableFence(url, record, ManualClock()) for _ in range(10)]
+        await asyncio.gather(*(fence.open() for fence in fences))
+        for fence in fences:
+            await fence.close()
+
+
+async def test_a_gateway_that_stands_still_inside_a_transaction_is_ended_by_mysql(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "STALLED_MS", 1000)
+    url, clock = make_database("mariadb", request, tmp_path).url, ManualClock()
+    fence, stopped = DurableFence(url, Record("api", "{resource}:{key}", "[]", "enforce"), clock), database(url, clock)
+    await fence.open()
+    await fence.claim("k", 7)
+    engine = stopped.engine()
+    with engine.connect() as connection:
+        connection.exec_driver_sql("SELECT * FROM fencegate_http_marks FOR UPDATE")
+        assert (await fence.claim("k", 8)).seen.mark == 8
+        connection.invalidate()
+    engine.dispose()
+    await fence.close()
 
 
 async def test_a_file_that_is_no_database_is_not_opened(tmp_path: Path) -> None:

@@ -43,26 +43,40 @@ class MysqlDialect:
             raise UnsafeConfiguration("MySQL needs its driver: pip install 'fencegate[mysql]'") from None
         try:
             engine = create_engine(
-                url.set(drivername=f"{url.get_backend_name()}+pymysql", query={}),
+                url.set(drivername="mysql+pymysql", query={}),  # for both: "mariadb" refuses a server of MySQL
                 connect_args=_arguments(url),
                 isolation_level="READ COMMITTED",
                 pool_size=connections,
                 max_overflow=0,
                 pool_timeout=10,
                 pool_use_lifo=True,
+                pool_recycle=IDLE_S // 2,  # before MySQL drops it for being idle
             )
         except (ValueError, ArgumentError):
             raise UnsafeConfiguration("the URL of a MySQL resource can't be read") from None
+        event.listen(engine, "do_connect", self._connect)
         event.listen(engine, "connect", self._connected)
         return engine
 
     @staticmethod
+    def _connect(dialect: Any, _record: object, arguments: Any, options: Any) -> Any:
+        try:
+            return dialect.connect(*arguments, **options)
+        except RuntimeError as error:  # which no error of the driver's is
+            if "'cryptography'" not in str(error):
+                raise
+            raise UnsafeConfiguration(
+                "MySQL asks for the password in a way that needs TLS (?tls=verify), or: pip install cryptography"
+            ) from None
+
+    @staticmethod
     def _connected(driver: Any, _record: object) -> None:
-        """Without strict mode a value that doesn't fit is cut, and the writer is told yes."""
+        """Without strict mode a value that doesn't fit is cut, and the writer is told yes. Who stands still inside of a
+        transaction keeps others out; MySQL has no limit for that but the one for idle connections."""
         with driver.cursor() as cursor:
             cursor.execute(f"SET SESSION sql_mode = '{_STRICT}', time_zone = '+00:00'")
-            if "MariaDB" in str(driver.get_server_info()):
-                cursor.execute(f"SET SESSION idle_transaction_timeout = {IDLE_S}")
+            limit = "idle_transaction_timeout" if "MariaDB" in str(driver.get_server_info()) else "wait_timeout"
+            cursor.execute(f"SET SESSION {limit} = {IDLE_S}")
 
     def check(self, connection: Connection) -> None:
         flush, read_only, binlog, sync_binlog, _ = connection.exec_driver_sql(_SETTINGS).one()

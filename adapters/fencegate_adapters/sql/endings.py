@@ -18,6 +18,7 @@ _ENDING = re.compile(rf"{_BLANK}(?:{_ENDS})\b", re.IGNORECASE | re.DOTALL)
 _ENDING_IN_MYSQL = re.compile(
     rf"{_BLANK}{_EXECUTED}(?:{_ENDS}|{_BEGINS_IN_MYSQL}|{_TENDS_IN_MYSQL})\b", re.IGNORECASE | re.DOTALL
 )
+_SECOND_PHASE_IN_MYSQL = re.compile(rf"{_BLANK}{_EXECUTED}XA\s+COMMIT\b", re.IGNORECASE | re.DOTALL)
 _LOCKING_IN_MYSQL = re.compile(rf"{_BLANK}{_EXECUTED}LOCK\s+TABLES?\b", re.IGNORECASE | re.DOTALL)
 _MOSTLY = frozenset(("SELECT", "INSERT", "UPDATE", "DELETE"))
 
@@ -37,6 +38,16 @@ def ends(kind: str, statement: str) -> bool:
         return False
     ending = _ENDING_IN_MYSQL if _is_mysql(kind) else _ENDING
     return ending.match(statement) is not None
+
+
+def is_second_phase(kind: str, statement: str) -> bool:
+    """Whether it commits what was prepared, which passed before: from then on MySQL (not MariaDB) says that there is no
+    transaction any more.
+
+    >>> is_second_phase("mysql", "XA COMMIT 'a'"), is_second_phase("mysql", "XA PREPARE 'a'")
+    (True, False)
+    """
+    return statement[:6] not in _MOSTLY and _is_mysql(kind) and _SECOND_PHASE_IN_MYSQL.match(statement) is not None
 
 
 def check_allowed(kind: str, statement: str) -> None:

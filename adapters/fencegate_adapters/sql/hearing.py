@@ -24,7 +24,7 @@ from fencegate.core.errors import ResourceUnavailable
 from fencegate_adapters.sql import begin_psycopg
 from fencegate_adapters.sql.dialect import cause
 from fencegate_adapters.sql.dialect_mysql import TELLING
-from fencegate_adapters.sql.endings import check_allowed, ends
+from fencegate_adapters.sql.endings import check_allowed, ends, is_second_phase
 from fencegate_adapters.sql.homes import Home, home_of
 from fencegate_adapters.sql.passing.rules import REMEMBERING
 
@@ -202,6 +202,8 @@ def _before_cursor_execute(connection: Connection, _cursor: object, statement: s
         return False
     if passages:
         check_allowed(connection.dialect.name, statement)
+        if is_second_phase(connection.dialect.name, statement):
+            return False
     for passage in passages:
         passage.pass_(connection)
     return bool(passages)

@@ -70,6 +70,11 @@ def _status(connection: Connection, passed: _Passed) -> int | None:
     return status
 
 
+def _is_prepared(connection: Connection, root: RootTransaction) -> bool:
+    """Whether it is there, behind its first phase: it passed, nothing can be added, and MySQL has put it aside."""
+    return connection.get_transaction() is root and isinstance(root, TwoPhaseTransaction) and root._is_prepared
+
+
 class Passage:
     """The passage of leases through their fences, on every connection of one block."""
 
@@ -118,6 +123,8 @@ class Passage:
         """The transactions that passed must still be there: some errors make a database roll back by itself. One that
         did not pass yet has to do so now."""
         for connection, passed in self._passed.items():
+            if passed is not None and _is_prepared(connection, passed[0]):
+                continue
             status = _status(connection, passed)
             if status == FAILED:
                 raise ResourceUnavailable(ABORTED)

@@ -218,8 +218,10 @@ class Mysql:
 
     @staticmethod
     def _connected(driver: Any, _record: object) -> None:
+        # As in PostgreSQL. MySQL has no limit but the one for idle connections, and such a one is noticed by the ping.
+        limit = "idle_transaction_timeout" if "MariaDB" in str(driver.get_server_info()) else "wait_timeout"
         with driver.cursor() as cursor:
-            cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {WAIT_MS // 1000}")
+            cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {WAIT_MS // 1000}, {limit} = {STALLED_MS // 1000}")
 
     def begin(self, connection: Connection, *, writes: bool) -> int:
         return int(connection.execute(self._BEGIN).scalar_one())
