@@ -278,7 +278,8 @@ async def test_a_deadlock_with_an_outside_transaction_ends_and_every_write_is_do
             outside.execute("ROLLBACK")
         await asyncio.gather(*ours)
     after = state(database)
-    assert all(balance == 2 for balance, _ in after.values())
+    assert [after[n][0] for n in (2, 3, 4, 5)] == [2, 2, 2, 2]
+    assert after[1][0] in (2, 10)  # where ours was committed by itself before, the outsider came behind it
     assert [after[n][1] for n in (2, 3, 4)] == [2, 2, 2]
 
 
