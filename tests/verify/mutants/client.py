@@ -56,14 +56,14 @@ def _renewal_revives() -> Iterator[None]:
     def remaining(self: Life) -> float:
         return max(1.0, (self._deadline_us() - self._clock.monotonic_us()) / 1e6)
 
-    def state(self: Life) -> LeaseState:
+    def look(self: Life) -> LeaseState:
         return self._state
 
     with (
         remembering() as known,
         patch.object(Life, "_live_on", live_on),
         patch.object(Life, "remaining", property(remaining)),
-        patch.object(Life, "state", property(state)),
+        patch.object(Life, "_look", look),
     ):
 
         def renew(lock: LockTurn, command: Renew) -> Renewed | Refused:
