@@ -38,31 +38,12 @@ REFUSED_AT_COMMIT = ("40001", "40P01")
 """Said of a transaction that is undone for sure; callers who try again look for it."""
 
 
-class Scope:
-    """Sessions of which each thread, or whatever a scope is, has one; and in which of these scopes we began."""
-
-    def __init__(self, scoped: Scoped) -> None:
-        self._scoped = scoped
-        self._began_in = self._here()
-
-    def has_another_than(self, session: object) -> bool:
-        """Whether what began with `session` has another one now. (A block may be left by another thread.)"""
-        return self._began_in == self._here() and self._scoped.registry.has() and self._scoped() is not session
-
-    def _here(self) -> object:
-        return getattr(self._scoped.registry, "scopefunc", threading.get_ident)()
-
-
 class Fenced(Passage, Generic[S]):
     """`with` for Session and Connection, `async with` for their async kinds."""
 
-    __slots__ = ("_scope",)
+    __slots__ = ()
 
     _session: S
-
-    def __init__(self, session: S, claims: Claims, leases: Sequence[Leases], scoped: Scoped | None = None) -> None:
-        super().__init__(session, claims, leases)
-        self._scope = None if scoped is None else Scope(scoped)
 
     def __enter__(self) -> S:
         session = self._session
@@ -115,8 +96,6 @@ class Fenced(Passage, Generic[S]):
 
     def _commit(self, session: Session | Connection) -> None:
         try:
-            if self._scope is not None and self._scope.has_another_than(self._session):
-                raise ResourceUnavailable(REMOVED, outcome="unknown")
             if isinstance(session, Session):
                 session.flush()
                 self._watch_rest(session)
@@ -143,6 +122,28 @@ class Fenced(Passage, Generic[S]):
             for begun in transaction._connections.values():
                 if begun[0] not in self._passed:
                     self.watch(begun[0], home_of(begun[0].engine))
+
+
+class FencedScoped(Fenced[S]):
+    """On the session of a scope: each thread, or whatever a scope is, has one."""
+
+    __slots__ = ("_began_in", "_scoped")
+
+    def __init__(self, scoped: Scoped, claims: Claims, leases: Sequence[Leases]) -> None:
+        super().__init__(scoped(), claims, leases)
+        self._scoped = scoped
+        self._began_in = self._here()
+
+    def _commit(self, session: Session | Connection) -> None:
+        # A block may be left by another thread, which has another session.
+        if self._began_in == self._here() and self._scoped.registry.has() and self._scoped() is not self._session:
+            error = ResourceUnavailable(REMOVED, outcome="unknown")
+            _roll_back(session, error)
+            raise error
+        super()._commit(session)
+
+    def _here(self) -> object:
+        return getattr(self._scoped.registry, "scopefunc", threading.get_ident)()
 
 
 def _is_ready(session: Session) -> bool:

@@ -20,7 +20,8 @@ _ENDING_IN_MYSQL = re.compile(
 )
 _SECOND_PHASE_IN_MYSQL = re.compile(rf"{_BLANK}{_EXECUTED}XA\s+COMMIT\b", re.IGNORECASE | re.DOTALL)
 _LOCKING_IN_MYSQL = re.compile(rf"{_BLANK}{_EXECUTED}LOCK\s+TABLES?\b", re.IGNORECASE | re.DOTALL)
-_MOSTLY = frozenset(("SELECT", "INSERT", "UPDATE", "DELETE"))
+PLAIN = frozenset(("SELECT", "INSERT", "UPDATE", "DELETE"))
+"""How statements begin that do nothing to a transaction."""
 
 LOCKS_TABLES = (
     "LOCK TABLES commits what was done, and the fence is gone with it; nor does the end of the block let these locks "
@@ -34,7 +35,7 @@ def ends(kind: str, statement: str) -> bool:
     >>> ends("postgresql", "commit and chain"), ends("postgresql", "ROLLBACK TO SAVEPOINT a"), ends("mysql", "BEGIN")
     (True, False, True)
     """
-    if statement[:6] in _MOSTLY:
+    if statement[:6] in PLAIN:
         return False
     ending = _ENDING_IN_MYSQL if _is_mysql(kind) else _ENDING
     return ending.match(statement) is not None
@@ -47,12 +48,12 @@ def is_second_phase(kind: str, statement: str) -> bool:
     >>> is_second_phase("mysql", "XA COMMIT 'a'"), is_second_phase("mysql", "XA PREPARE 'a'")
     (True, False)
     """
-    return statement[:6] not in _MOSTLY and _is_mysql(kind) and _SECOND_PHASE_IN_MYSQL.match(statement) is not None
+    return statement[:6] not in PLAIN and _is_mysql(kind) and _SECOND_PHASE_IN_MYSQL.match(statement) is not None
 
 
 def check_allowed(kind: str, statement: str) -> None:
     """UnsafeConfiguration for one that must not be executed in a block: it would be too late afterwards."""
-    if statement[:6] not in _MOSTLY and _is_mysql(kind) and _LOCKING_IN_MYSQL.match(statement):
+    if statement[:6] not in PLAIN and _is_mysql(kind) and _LOCKING_IN_MYSQL.match(statement):
         raise UnsafeConfiguration(LOCKS_TABLES)
 
 

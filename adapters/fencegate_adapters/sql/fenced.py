@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from fencegate_adapters.sql.block_sqlalchemy import Fenced
+from fencegate_adapters.sql.block_sqlalchemy import Fenced, FencedScoped
 from fencegate_adapters.sql.leases import Lease, Leases, claims_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def fenced(session: Any, *leases: Leases, lock_key: str | None = None, token: in
     if isinstance(session, _SQLALCHEMY):
         return Fenced(session, claims, leases)
     if isinstance(session, scoped_session | async_scoped_session):
-        return Fenced(session(), claims, leases, session)
+        return FencedScoped(session, claims, leases)
     made_by = {kind.__module__.partition(".")[0] for kind in type(session).__mro__}
     if "psycopg" in made_by:
         import psycopg

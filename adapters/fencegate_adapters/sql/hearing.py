@@ -24,7 +24,7 @@ from fencegate.core.errors import ResourceUnavailable
 from fencegate_adapters.sql import begin_psycopg
 from fencegate_adapters.sql.dialect import cause
 from fencegate_adapters.sql.dialect_mysql import TELLING
-from fencegate_adapters.sql.endings import check_allowed, ends, is_second_phase
+from fencegate_adapters.sql.endings import PLAIN, check_allowed, ends, is_second_phase
 from fencegate_adapters.sql.homes import Home, home_of
 from fencegate_adapters.sql.passing.rules import REMEMBERING
 
@@ -126,12 +126,12 @@ def _listen(engine: Engine, home: Home) -> None:
 
 def _telling(execute: Callable[..., Any]) -> Callable[..., Any]:
     def tell_and_execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> Any:
-        is_told = context is not None and _before_cursor_execute(context.root_connection, cursor, statement)
-        try:
-            return execute(cursor, statement, parameters, context)
-        finally:
-            if is_told:
+        if context is not None and _before_cursor_execute(context.root_connection, cursor, statement):
+            try:
+                return execute(cursor, statement, parameters, context)
+            finally:
                 _after_cursor_execute(context.root_connection, cursor, statement)
+        return execute(cursor, statement, parameters, context)
 
     return tell_and_execute
 
@@ -154,15 +154,9 @@ def _telling_along(execute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _telling_without(execute: Callable[..., Any]) -> Callable[..., Any]:
-    def tell_and_execute(cursor: Any, statement: str, context: Any = None) -> Any:
-        is_told = context is not None and _before_cursor_execute(context.root_connection, cursor, statement)
-        try:
-            return execute(cursor, statement, context)
-        finally:
-            if is_told:
-                _after_cursor_execute(context.root_connection, cursor, statement)
-
-    return tell_and_execute
+    """The same for statements without parameters."""
+    tell_and_execute = _telling(lambda cursor, statement, _none, context: execute(cursor, statement, context))
+    return lambda cursor, statement, context=None: tell_and_execute(cursor, statement, None, context)
 
 
 _EXECUTING = {"do_execute": _telling, "do_executemany": _telling, "do_execute_no_params": _telling_without}
@@ -187,26 +181,26 @@ def _after_error(context: ExceptionContext) -> None:
             passage.ended(connection)
 
 
+def _before_cursor_execute(connection: Connection, _cursor: object, statement: str, *_: Any) -> bool:
+    """Whether it has to be looked at behind it what has become of the transaction."""
+    known = connection.__dict__
+    if _PASSAGES not in known or (_UNDONE in known and known[_UNDONE] is connection.get_transaction()):
+        return False
+    is_plain = statement[:6] in PLAIN
+    if not is_plain:
+        check_allowed(connection.dialect.name, statement)
+        if is_second_phase(connection.dialect.name, statement):
+            return False
+    for passage in known[_PASSAGES]:
+        passage.pass_(connection)
+    return not is_plain
+
+
 def _after_cursor_execute(connection: Connection, _cursor: object, statement: str, *_: Any) -> None:
     """What a statement has done to the transaction that passed, where the driver can't tell."""
     if ends(connection.dialect.name, statement):
         for passage in vars(connection).get(_PASSAGES, ()):
             passage.ended(connection)
-
-
-def _before_cursor_execute(connection: Connection, _cursor: object, statement: str, *_: Any) -> bool:
-    """Whether a passage was told of it."""
-    known = connection.__dict__
-    passages: tuple[Hears, ...] = known.get(_PASSAGES, ())
-    if _UNDONE in known and known[_UNDONE] is connection.get_transaction():
-        return False
-    if passages:
-        check_allowed(connection.dialect.name, statement)
-        if is_second_phase(connection.dialect.name, statement):
-            return False
-    for passage in passages:
-        passage.pass_(connection)
-    return bool(passages)
 
 
 def _after_begin(session: Session, _transaction: object, connection: Connection) -> None:

@@ -40,13 +40,12 @@ def openness(connection: Connection) -> Openness:
 
 
 def check_not_failed(connection: Connection) -> None:
-    """By a statement, where the driver does not tell: a transaction of PostgreSQL takes none after one has failed."""
-    if is_silent(connection):
-        try:
-            Runner(connection)(Ask("SELECT 1"))
-        except SQLAlchemyError as error:
-            detail = f"the database failed before it was told to commit: {cause(error)}"
-            raise ResourceUnavailable(detail) from error
+    """By a statement, where the driver is silent: a transaction of PostgreSQL takes none after one has failed."""
+    try:
+        Runner(connection)(Ask("SELECT 1"))
+    except SQLAlchemyError as error:
+        detail = f"the database failed before it was told to commit: {cause(error)}"
+        raise ResourceUnavailable(detail) from error
 
 
 def is_silent(connection: Connection) -> bool:

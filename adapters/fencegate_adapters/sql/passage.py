@@ -70,9 +70,9 @@ def _status(connection: Connection, passed: _Passed) -> int | None:
     return status
 
 
-def _is_prepared(connection: Connection, root: RootTransaction) -> bool:
+def _is_prepared(connection: Connection, root: TwoPhaseTransaction) -> bool:
     """Whether it is there, behind its first phase: it passed, nothing can be added, and MySQL has put it aside."""
-    return connection.get_transaction() is root and isinstance(root, TwoPhaseTransaction) and root._is_prepared
+    return connection.get_transaction() is root and root._is_prepared
 
 
 class Passage:
@@ -123,17 +123,17 @@ class Passage:
         """The transactions that passed must still be there: some errors make a database roll back by itself. One that
         did not pass yet has to do so now."""
         for connection, passed in self._passed.items():
-            if passed is not None and _is_prepared(connection, passed[0]):
+            if passed is not None and type(passed[0]) is TwoPhaseTransaction and _is_prepared(connection, passed[0]):
                 continue
             status = _status(connection, passed)
-            if status == FAILED:
-                raise ResourceUnavailable(ABORTED)
-            if status is not None:
-                check_not_failed(connection)
-            else:
+            if status is None:
                 root = connection.get_transaction()
                 if root is not None and root.is_active:  # begun by hand, and a cursor of the driver is met by nobody
                     self._pass(connection, home_of(connection.engine), root)
+            elif status == FAILED:
+                raise ResourceUnavailable(ABORTED)
+            elif is_silent(connection):
+                check_not_failed(connection)
 
     def committing(self, connection: Connection) -> None:
         """A transaction that was refused has to pass after all: whoever swallows our error may go on with a cursor of
