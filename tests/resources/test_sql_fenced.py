@@ -267,6 +267,28 @@ def test_a_newer_holder_waits_for_the_open_transaction_of_an_older_one_and_sees_
 
 
 @on_servers
+@pytest.mark.parametrize("locks", [(KEY,), (KEY, "job:other")])
+def test_a_holder_that_waits_at_the_fence_for_a_newer_one_is_refused_and_lowers_no_mark(
+    database: Database, engine: Engine, locks: tuple[str, ...]
+) -> None:
+    note(engine, 6, "first")
+
+    def write() -> None:
+        with Session(engine) as session, fenced(session, *(Lease(7, lock) for lock in locks)):
+            session.add(Note(text="late"))
+
+    with database.session() as newer, ThreadPoolExecutor(1) as threads:
+        newer.execute("BEGIN")
+        newer.execute("UPDATE fencegate_fences SET token = 8")
+        late = threads.submit(write)
+        eventually_sync(lambda: somebody_waits(database))
+        newer.execute("COMMIT")
+        with pytest.raises(StaleToken):
+            late.result(30)
+    assert (mark(engine), texts(engine)) == (8, ["first"])
+
+
+@on_servers
 @pytest.mark.parametrize("level", LEVELS)
 def test_at_every_level_equal_tokens_pass_and_stale_ones_do_not(database: Database, engine: Engine, level: str) -> None:
     at_level = engine_of(database, isolation_level=level)
