@@ -11,7 +11,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import fencegate.sync
-from fencegate import InvalidInput, LockHeld, Locks, ResourceUnavailable, StaleToken, TokenNotForThisKey, connect
+from fencegate import InvalidInput, LockHeld, LockLost, Locks, ResourceUnavailable, StaleToken, TokenNotForThisKey, connect
 from fencegate.httpx import GatewayKey, GatewayResource
 from fencegate.sql import claimable
 from fencegate_adapters.sql import RowsResource
@@ -182,6 +182,22 @@ async def test_a_claim_that_takes_too_long_is_given_up_and_the_lock_with_it() ->
             await locks.hold("a", claim=[Endless()])
         assert caught.value.outcome == "unknown"
         await eventually(lambda: free(locks, "a"))
+
+
+@pytest.mark.parametrize("claimed_after", [0, 1])
+async def test_a_lock_that_is_lost_during_a_claim_is_not_handed_out_and_nothing_more_is_claimed(
+    own: Locks, claimed_after: int
+) -> None:
+    session = await own.session()
+
+    class EndOfSession:
+        async def claim(self, lock_key: str, token: int) -> None:
+            await session.end()
+
+    after = Recorder()
+    with pytest.raises(LockLost):
+        await session.hold("a", claim=[EndOfSession(), *[after] * claimed_after])
+    assert after.claims == []
 
 
 async def free(locks: Locks, lock_key: str) -> bool:
