@@ -800,6 +800,24 @@ def test_ten_at_once_protect_it_once(fresh: Database) -> None:
     install.unprotect(fresh.url, table_name(table))
 
 
+def test_who_waited_for_another_goes_by_what_that_one_did(fresh: Database) -> None:
+    table = fresh.table()
+    before = install.protect(fresh.url, Wanted(table_name(table), ("id",), "job:a"), dry_run=True)
+    with fresh.client() as other, ThreadPoolExecutor(1) as threads:
+        for step in before.steps:
+            other.execute(step)
+        late = threads.submit(fresh.protect, table, guard="job:b")
+        eventually_sync(fresh.waiting)
+        name(other, 50)
+        other.execute(f"UPDATE {table} SET text = 'x'")
+        other.commit()
+        late.result(60)
+    with pytest.raises(psycopg.DatabaseError, match="stale fencing token 49"):
+        fresh.run(f"UPDATE {table} SET text = 'y'", token=49, lock="job:b")
+    install.unprotect(fresh.url, table_name(table))
+    fresh.run("UPDATE fencegate_resources SET floor = 0")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
