@@ -11,7 +11,16 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import fencegate.sync
-from fencegate import InvalidInput, LockHeld, LockLost, Locks, ResourceUnavailable, StaleToken, TokenNotForThisKey, connect
+from fencegate import (
+    InvalidInput,
+    LockHeld,
+    LockLost,
+    Locks,
+    ResourceUnavailable,
+    StaleToken,
+    TokenNotForThisKey,
+    connect,
+)
 from fencegate.httpx import GatewayKey, GatewayResource
 from fencegate.sql import claimable
 from fencegate_adapters.sql import RowsResource
