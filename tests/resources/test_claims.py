@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -307,12 +308,16 @@ def test_a_database_that_is_away_fails_the_claim(sync_own: fencegate.sync.Locks,
 
 
 def highest(server: Server, key: str) -> int:
-    return int(httpx.get(f"{server.url}/v1/fences/rows/{key}", verify=False).json()["highestToken"] or 0)
+    return int(httpx.get(f"{server.url}/v1/fences/rows/{quote(key)}", verify=False).json()["highestToken"] or 0)
 
 
 def test_a_key_behind_a_gateway_is_claimed_by_its_url_or_its_name(server: Server) -> None:
     rows = GatewayResource(f"{server.url}/v1/resources/rows")
-    for key, claim in (("claimed 1", rows.key("claimed 1")), ("claimed-2", f"{rows.url}/claimed-2")):
+    for key, claim in (
+        ("claimed 1", rows.key("claimed 1")),
+        ("claimed-2", f"{rows.url}/claimed-2"),
+        ("claimed?3%41", rows.key("claimed?3%41")),
+    ):
         with fencegate.sync.connect(server.url).hold(f"rows:{key}", claim=[claim]) as lease:
             assert highest(server, key) == lease.token
 

@@ -194,6 +194,26 @@ def test_whoever_goes_round_fenced_is_refused_by_a_protected_table_and_fenced_is
     assert texts(engine) == ["before", "fenced", "under two locks"]
 
 
+@pytest.mark.parametrize("locks", [(KEY,), (KEY, "job:other")])
+@pytest.mark.parametrize("times", [0, 1, 6])  # the oftener it has passed, the shorter the way that it takes
+def test_a_token_below_a_floor_is_refused(
+    database: Database, engine: Engine, locks: tuple[str, ...], times: int
+) -> None:
+    def write(token: int, text_: str) -> None:
+        with Session(engine) as session, fenced(session, *(Lease(token, lock) for lock in locks)):
+            session.add(Note(text=text_))
+
+    write(6, "first")
+    for number in range(times):
+        write(89, f"{number}")
+    database.execute("INSERT INTO fencegate_resources VALUES ('r', 'g', 'f', 'enforce', 90)")
+    with pytest.raises(StaleToken) as refused:
+        write(89, "late")
+    assert refused.value.highest == 90
+    write(90, "at the floor")
+    assert texts(engine) == ["first", *map(str, range(times)), "at the floor"]
+
+
 # --- who waits for whom ----------------------------------------------------------------------------------------------
 
 
