@@ -41,6 +41,34 @@ async def test_an_oversized_body_is_refused_and_leaves_nothing(objects: FolderOb
     assert drafts(tmp_path) == []
 
 
+async def test_a_write_is_told_when_mark_and_object_would_survive_a_power_cut(
+    objects: FolderObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[tuple[str, int]] = []
+    sync, rename, mkdir = os.fsync, os.rename, os.mkdir
+
+    def synced(file: int) -> None:
+        sync(file)
+        steps.append(("sync", os.fstat(file).st_ino))
+
+    def renamed(name: str, new_name: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        there = os.stat(name, dir_fd=src_dir_fd).st_ino
+        assert ("sync", there) in steps, f"{new_name} gets its name before its bytes are on the disk"
+        rename(name, new_name, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        steps.append(("named", os.fstat(dst_dir_fd).st_ino))
+
+    def made(name: str, mode: int, *, dir_fd: int) -> None:
+        mkdir(name, mode, dir_fd=dir_fd)
+        steps.append(("named", os.fstat(dir_fd).st_ino))
+
+    for name, step in (("fsync", synced), ("rename", renamed), ("mkdir", made)):
+        monkeypatch.setattr(os, name, step)
+    await put(objects, ("folder", "k"), "s:folder/k", b"x", 7)
+    named = [number for number, (what, _) in enumerate(steps) if what == "named"]
+    assert len(named) == 3  # the mark, a directory, the object
+    assert all(("sync", steps[number][1]) in steps[number:] for number in named)
+
+
 async def test_a_body_that_breaks_off_leaves_nothing(objects: FolderObjects, tmp_path: Path) -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield b"x" * 500_000

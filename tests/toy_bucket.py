@@ -53,7 +53,11 @@ class _Handler(BaseHTTPRequestHandler):
         if "If-None-Match" not in self.ignored and self.headers["If-None-Match"] == "*" and there is not None:
             return False
         wanted = self.headers["If-Match"]
-        return "If-Match" in self.ignored or wanted is None or (there is not None and wanted == _etag(there))
+        if "If-Match" in self.ignored or wanted is None:
+            return True
+        if there is None:
+            return "If-Match of nothing" in self.ignored
+        return "If-Match of another" in self.ignored or wanted == _etag(there)
 
     def _list(self, prefix: str) -> None:
         found = "".join(

@@ -1,7 +1,7 @@
 """`LeaseAuth`: the lease's headers on each request of an httpx client, and no request once the lease is lost."""
 
 from collections.abc import AsyncGenerator, Generator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import httpx
 
@@ -19,14 +19,21 @@ class Lease(Protocol):
         """The headers of the token; LockLost as above."""
 
 
+class _Meant(NamedTuple):
+    """Whom the headers are for."""
+
+    host: str
+    by_tls: bool
+
+
 class LeaseAuth(httpx.Auth):
     """Puts `Fencing-Token` and `Fencing-Lock` on each request; LockLost instead of sending when the lease is lost.
 
     >>> httpx.Client(auth=LeaseAuth(lease)).put(url, json=row)
 
     The lease is asked once more when a connection is there and the first byte is about to leave: waiting for a
-    connection may take longer than a lease. A redirect to another host doesn't get the headers. `auth` is another
-    one, of the service itself, to go with it.
+    connection may take longer than a lease. A redirect to another host, or from TLS to none, doesn't get the headers.
+    `auth` is another one, of the service itself, to go with it.
     """
 
     def __init__(self, lease: Lease, auth: httpx.Auth | None = None) -> None:
@@ -38,10 +45,10 @@ class LeaseAuth(httpx.Auth):
 
     def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         before = request.extensions.get("trace")
-        host = self._dress(request)
+        meant = self._dress(request)
 
         def trace(name: str, info: dict[str, Any]) -> None:
-            self._last_look(name, info, host)
+            self._last_look(name, info, meant)
             if before is not None:
                 before(name, info)
 
@@ -53,10 +60,10 @@ class LeaseAuth(httpx.Auth):
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
         before = request.extensions.get("trace")
-        host = self._dress(request)
+        meant = self._dress(request)
 
         async def trace(name: str, info: dict[str, Any]) -> None:
-            self._last_look(name, info, host)
+            self._last_look(name, info, meant)
             if before is not None:
                 await before(name, info)
 
@@ -73,17 +80,18 @@ class LeaseAuth(httpx.Auth):
             _undress(request, before)
             await flow.aclose()
 
-    def _dress(self, request: httpx.Request) -> str:
+    def _dress(self, request: httpx.Request) -> _Meant:
         request.headers.update(self._lease.headers())
-        return request.headers["host"]
+        return _Meant(request.headers["host"], request.url.scheme == "https")
 
-    def _last_look(self, name: str, info: dict[str, Any], host: str) -> None:
+    def _last_look(self, name: str, info: dict[str, Any], meant: _Meant) -> None:
         """httpx follows redirects below us, so this is where we see each of them go out."""
         if not name.endswith(_LAST_MOMENT):
             return
         self._lease.ensure_held()
         request = info["request"]
-        if any(header.lower() == b"host" and value.decode("latin-1") != host for header, value in request.headers):
+        host = next((value.decode("latin-1") for name, value in request.headers if name.lower() == b"host"), meant.host)
+        if host != meant.host or (meant.by_tls and request.url.scheme != b"https"):
             request.headers[:] = [each for each in request.headers if each[0].lower() not in _OURS]
 
 

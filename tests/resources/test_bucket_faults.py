@@ -4,7 +4,9 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
+import boto3
 import pytest
 
 from fencegate.core.errors import ResourceUnavailable, StaleToken, UnsafeConfiguration
@@ -237,6 +239,10 @@ async def test_a_cancelled_upload_in_parts_leaves_nothing_that_looks_like_an_obj
             await writing
         assert await get(objects, KEY) is None
         assert [key async for key in objects._blobs.keys("bodies")] == []
+    where = urlsplit(seaweed_url)
+    s3 = boto3.client("s3", endpoint_url=parse_qs(where.query)["endpoint"][0], region_name="us-east-1")
+    begun = s3.list_multipart_uploads(Bucket=where.netloc).get("Uploads", [])
+    assert [upload for upload in begun if upload["Key"].startswith(where.path.strip("/"))] == []
 
 
 async def test_a_missing_bucket_is_told(moto_server: moto.MotoServer) -> None:

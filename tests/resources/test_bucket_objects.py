@@ -3,13 +3,20 @@
 import os
 import time
 from collections.abc import AsyncIterator
-from typing import Literal
+from typing import Any, Literal
 
 import obstore
 import pytest
 
 from fencegate.clock import SystemClock
-from fencegate.core.errors import InvalidInput, PreconditionFailed, StaleToken, TooLarge, UnsafeConfiguration
+from fencegate.core.errors import (
+    InvalidInput,
+    PreconditionFailed,
+    ResourceUnavailable,
+    StaleToken,
+    TooLarge,
+    UnsafeConfiguration,
+)
 from fencegate.core.ports import Conditions
 from fencegate_adapters.objects import BucketObjects
 from fencegate_adapters.objects.bucket import janitor
@@ -193,6 +200,32 @@ async def test_ranges_of_small_and_large_objects_and_a_reader_keeps_its_version(
     assert await get(objects, KEY) == b"new"
 
 
+async def test_a_reader_gets_the_bytes_of_one_version_when_another_is_written_before_they_come(
+    framed: BucketObjects, seaweed_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = b"old" * 100_000, b"new" * 100_000
+    await put(framed, KEY, FENCE, old, 7)
+    stream = framed._blobs.stream
+
+    async def late(*asked: Any) -> AsyncIterator[bytes]:
+        monkeypatch.undo()
+        async with bucket_objects(seaweed_url) as rival:
+            await put(rival, KEY, FENCE, new, 8)
+        return await stream(*asked)
+
+    monkeypatch.setattr(framed._blobs, "stream", late)
+    assert await get(framed, KEY) == new
+
+
+async def test_bytes_that_somebody_cut_off_are_not_taken_for_the_whole(seaweed_url: str) -> None:
+    async with bucket_objects(seaweed_url, "pointer") as objects:
+        await put(objects, KEY, FENCE, b"x" * 300_000, 7)
+        (body,) = [key async for key in objects._blobs.keys(f"{BODIES}k")]
+        await objects._blobs.upload(body, b"x" * 200_000, "text/plain", 5_000_000)
+        with pytest.raises(ResourceUnavailable, match="100000 bytes are missing"):
+            await get(objects, KEY)
+
+
 async def test_a_holders_further_write_is_one_request_and_the_first_four(
     framed: BucketObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,11 +382,21 @@ async def test_a_body_that_was_refused_is_removed_at_once(seaweed_url: str) -> N
 # --- servers that keep no conditions ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ignored", [("If-Match",), ("If-None-Match",), ("If-Match", "If-None-Match")], ids=" ".join)
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        ("If-Match",),
+        ("If-None-Match",),
+        ("If-Match", "If-None-Match"),
+        ("If-Match of nothing",),
+        ("If-Match of another",),
+    ],
+    ids=" ".join,
+)
 async def test_a_server_that_ignores_conditions_is_refused(bucket_credentials: None, ignored: tuple[str, ...]) -> None:
     with toy_bucket(*ignored) as endpoint:
         objects = BucketObjects("s", f"s3://bucket/x?endpoint={endpoint}&region=us-east-1", guard_template="s:{key}")
-        with pytest.raises(UnsafeConfiguration, match=f"ignores ({'|'.join(ignored)})"):
+        with pytest.raises(UnsafeConfiguration, match=f"ignores ({'|'.join(each.split()[0] for each in ignored)})"):
             await objects.open()
 
 

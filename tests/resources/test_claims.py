@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -11,7 +12,16 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import fencegate.sync
-from fencegate import InvalidInput, LockHeld, Locks, ResourceUnavailable, StaleToken, TokenNotForThisKey, connect
+from fencegate import (
+    InvalidInput,
+    LockHeld,
+    LockLost,
+    Locks,
+    ResourceUnavailable,
+    StaleToken,
+    TokenNotForThisKey,
+    connect,
+)
 from fencegate.httpx import GatewayKey, GatewayResource
 from fencegate.sql import claimable
 from fencegate_adapters.sql import RowsResource
@@ -184,6 +194,22 @@ async def test_a_claim_that_takes_too_long_is_given_up_and_the_lock_with_it() ->
         await eventually(lambda: free(locks, "a"))
 
 
+@pytest.mark.parametrize("claimed_after", [0, 1])
+async def test_a_lock_that_is_lost_during_a_claim_is_not_handed_out_and_nothing_more_is_claimed(
+    own: Locks, claimed_after: int
+) -> None:
+    session = await own.session()
+
+    class EndOfSession:
+        async def claim(self, lock_key: str, token: int) -> None:
+            await session.end()
+
+    after = Recorder()
+    with pytest.raises(LockLost):
+        await session.hold("a", claim=[EndOfSession(), *[after] * claimed_after])
+    assert after.claims == []
+
+
 async def free(locks: Locks, lock_key: str) -> bool:
     return (await locks.status(lock_key))["locked"] is False
 
@@ -282,12 +308,16 @@ def test_a_database_that_is_away_fails_the_claim(sync_own: fencegate.sync.Locks,
 
 
 def highest(server: Server, key: str) -> int:
-    return int(httpx.get(f"{server.url}/v1/fences/rows/{key}", verify=False).json()["highestToken"] or 0)
+    return int(httpx.get(f"{server.url}/v1/fences/rows/{quote(key)}", verify=False).json()["highestToken"] or 0)
 
 
 def test_a_key_behind_a_gateway_is_claimed_by_its_url_or_its_name(server: Server) -> None:
     rows = GatewayResource(f"{server.url}/v1/resources/rows")
-    for key, claim in (("claimed 1", rows.key("claimed 1")), ("claimed-2", f"{rows.url}/claimed-2")):
+    for key, claim in (
+        ("claimed 1", rows.key("claimed 1")),
+        ("claimed-2", f"{rows.url}/claimed-2"),
+        ("claimed?3%41", rows.key("claimed?3%41")),
+    ):
         with fencegate.sync.connect(server.url).hold(f"rows:{key}", claim=[claim]) as lease:
             assert highest(server, key) == lease.token
 

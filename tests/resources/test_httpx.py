@@ -1,9 +1,15 @@
 """`LeaseAuth`: a lease's headers on each request of httpx, over real connections, and none once it is lost."""
 
 import json
+import shutil
+import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -51,6 +57,20 @@ class EchoServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
 
+class BothEcho(EchoServer):
+    """Speaks TLS with those who do, and plainly with others, under one name."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._context = context
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        if connection.recv(1, socket.MSG_PEEK) == b"\x16":  # a TLS handshake
+            connection = self._context.wrap_socket(connection, server_side=True)
+        return connection, address
+
+
 @pytest.fixture
 def echo() -> Iterator[EchoServer]:
     yield from echoing()
@@ -61,8 +81,21 @@ def elsewhere() -> Iterator[EchoServer]:
     yield from echoing()
 
 
-def echoing() -> Iterator[EchoServer]:
-    with EchoServer() as server:
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[EchoServer]:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no certificate can be made: put openssl on PATH")
+    made = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=me"]
+    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
+    subprocess.run([openssl, *made, *files], check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    yield from echoing(BothEcho(context))
+
+
+def echoing(server: EchoServer | None = None) -> Iterator[EchoServer]:
+    with server or EchoServer() as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
@@ -154,6 +187,14 @@ async def test_a_redirect_to_another_host_does_not_get_the_headers(
     assert elsewhere.seen == ["/there"]
     assert "fencing-token" not in told
     assert "fencing-lock" not in told
+
+
+@both_faces
+async def test_a_redirect_from_tls_to_none_does_not_get_the_headers(face: str, both: EchoServer) -> None:
+    url = f"{both.url.replace('http:', 'https:')}/to?{both.url}/there"
+    told = (await put(face, url, LeaseAuth(Lease()), follow_redirects=True)).json()
+    assert len(both.seen) == 2
+    assert "fencing-token" not in told
 
 
 @both_faces

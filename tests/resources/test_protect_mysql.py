@@ -638,6 +638,26 @@ def test_a_new_name_is_another_guard(fresh: Database, fresh_command: Command) ->
     fresh_command(f"{table}_renamed", "--remove")
 
 
+def test_a_table_that_takes_the_old_name_of_another_leaves_it_to_its_lock(
+    fresh: Database, fresh_command: Command
+) -> None:
+    table = fresh.table()
+    fresh_command(table, "--key", "id")
+    fresh.run(f"RENAME TABLE {table} TO {table}_old")
+    fresh.run(f"CREATE TABLE {table} LIKE {table}_old", f"INSERT INTO {table} VALUES (1, 'old')")
+    fresh_command(table, "--key", "id")
+    assert "it was already" in fresh_command(table, "--key", "id").out
+    for of in (table, f"{table}_old"):
+        with pytest.raises(Refused, match="fencing token required"):
+            fresh.run(f"UPDATE {of} SET text = 'x'")
+    fresh_command(f"{table}_old", "--remove")
+    fresh_command(table, "--key", "id")
+    with pytest.raises(Refused, match="fencing token required"):
+        fresh.run(f"UPDATE {table} SET text = 'x'")
+    fresh_command(table, "--remove")
+    assert installed(fresh) == []
+
+
 def test_a_table_that_takes_the_name_of_one_that_was_protected_is_another_guard(
     fresh: Database, fresh_command: Command
 ) -> None:

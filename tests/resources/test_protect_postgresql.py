@@ -633,6 +633,17 @@ def test_removal_takes_away_what_was_installed_and_nothing_else(fresh: Database,
     fresh_command(two, "--remove")
 
 
+def test_what_was_installed_for_a_table_that_is_gone_goes_with_the_next_removal(
+    fresh: Database, fresh_command: Command
+) -> None:
+    one, two = fresh.table(), fresh.table()
+    fresh_command(one, "--key", "id")
+    fresh_command(two, "--key", "id")
+    fresh.run(f"DROP TABLE {one}")
+    fresh_command(two, "--remove")
+    assert installed(fresh) == []
+
+
 def test_another_guard_takes_over_with_a_floor_at_the_highest_token_seen(
     fresh: Database, fresh_command: Command
 ) -> None:
@@ -701,6 +712,26 @@ def test_what_takes_the_old_name_of_a_table_does_not_touch_its_triggers(
     assert installed(fresh) == []
 
 
+def test_a_table_that_takes_the_old_name_of_another_leaves_it_to_its_lock(
+    fresh: Database, fresh_command: Command
+) -> None:
+    table = fresh.table()
+    fresh_command(table, "--key", "id", "--guard", "job:one")
+    fresh.run(f"ALTER TABLE {table} RENAME TO {table}_old")
+    fresh.run(f"CREATE TABLE {table} (id bigint PRIMARY KEY, text text)", f"INSERT INTO {table} VALUES (1, 'old')")
+    fresh_command(table, "--key", "id", "--guard", "job:two")
+    for of, lock, other in ((table, "job:two", "job:one"), (f"{table}_old", "job:one", "job:two")):
+        fresh.run(f"UPDATE {of} SET text = 'x'", token=34, lock=lock)
+        with pytest.raises(psycopg.DatabaseError, match="fencing token required"):
+            fresh.run(f"UPDATE {of} SET text = 'y'", token=34, lock=other)
+    fresh_command(f"{table}_old", "--remove")
+    assert fresh_command(table, "--key", "id", "--guard", "job:two").err == ""
+    with pytest.raises(psycopg.DatabaseError, match="fencing token required"):
+        fresh.run(f"UPDATE {table} SET text = 'y'", token=34, lock="job:one")
+    fresh_command(table, "--remove")
+    assert installed(fresh) == []
+
+
 def test_a_new_name_is_another_guard(fresh: Database, fresh_command: Command) -> None:
     table = fresh.table()
     fresh_command(table, "--key", "id")
@@ -743,6 +774,21 @@ def test_a_trigger_that_was_switched_off_is_put_back(fresh: Database, fresh_comm
     fresh_command(table, "--remove")
 
 
+def test_a_trigger_that_was_switched_off_in_a_partition_is_put_back(fresh: Database, fresh_command: Command) -> None:
+    table = f"t{next(_numbers)}"
+    fresh.run(
+        f"CREATE TABLE {table} (id bigint PRIMARY KEY, text text) PARTITION BY RANGE (id)",
+        f"CREATE TABLE {table}_1 PARTITION OF {table} DEFAULT",
+        f"INSERT INTO {table} VALUES (1, 'old')",
+    )
+    fresh_command(table, "--key", "id")
+    fresh.run(f"ALTER TABLE {table}_1 DISABLE TRIGGER fencegate_rows", f"UPDATE {table} SET text = 'x'")
+    fresh_command(table, "--key", "id")
+    with pytest.raises(psycopg.DatabaseError, match="fencing token required"):
+        fresh.run(f"UPDATE {table} SET text = 'y'")
+    fresh_command(table, "--remove")
+
+
 def test_ten_at_once_protect_it_once(fresh: Database) -> None:
     table = fresh.table()
     with ThreadPoolExecutor(10) as threads:
@@ -752,6 +798,24 @@ def test_ten_at_once_protect_it_once(fresh: Database) -> None:
         fresh.run(f"UPDATE {table} SET text = 'x'")
     fresh.run(f"UPDATE {table} SET text = 'x'", token=2**63 - 1)
     install.unprotect(fresh.url, table_name(table))
+
+
+def test_who_waited_for_another_goes_by_what_that_one_did(fresh: Database) -> None:
+    table = fresh.table()
+    before = install.protect(fresh.url, Wanted(table_name(table), ("id",), "job:a"), dry_run=True)
+    with fresh.client() as other, ThreadPoolExecutor(1) as threads:
+        for step in before.steps:
+            other.execute(step)
+        late = threads.submit(fresh.protect, table, guard="job:b")
+        eventually_sync(fresh.waiting)
+        name(other, 50)
+        other.execute(f"UPDATE {table} SET text = 'x'")
+        other.commit()
+        late.result(60)
+    with pytest.raises(psycopg.DatabaseError, match="stale fencing token 49"):
+        fresh.run(f"UPDATE {table} SET text = 'y'", token=49, lock="job:b")
+    install.unprotect(fresh.url, table_name(table))
+    fresh.run("UPDATE fencegate_resources SET floor = 0")
 
 
 @pytest.mark.parametrize(

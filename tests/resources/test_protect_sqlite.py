@@ -369,6 +369,23 @@ def test_a_new_name_is_another_guard(database: Database, command: Command) -> No
     database.run("UPDATE renamed SET text = 'y'", tokens=both("renamed:{key}", 50))
 
 
+def test_a_table_that_takes_the_old_name_of_another_leaves_it_to_its_lock(database: Database, command: Command) -> None:
+    command("t", "--key", "id")
+    database.bare.execute("ALTER TABLE t RENAME TO t_old")
+    database.bare.execute("CREATE TABLE t AS SELECT * FROM t_old")
+    command("t", "--key", "id")
+    assert "it was already" in command("t", "--key", "id").out
+    for of in ("t", "t_old"):
+        with pytest.raises(sqlite3.OperationalError, match="fencing token required"):
+            database.bare.execute(f"UPDATE {of} SET text = 'x'")
+    command("t_old", "--remove")
+    command("t", "--key", "id")
+    with pytest.raises(sqlite3.OperationalError, match="fencing token required"):
+        database.bare.execute("UPDATE t SET text = 'x'")
+    command("t", "--remove")
+    assert installed(database) == []
+
+
 def test_a_table_that_takes_the_name_of_one_that_was_protected_is_another_guard(
     database: Database, command: Command
 ) -> None:

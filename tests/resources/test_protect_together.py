@@ -114,3 +114,14 @@ async def test_tokens_are_forgotten_when_a_connection_goes_back(engine: Engine, 
         write(connection, "a", 2)
     await rows.write("accounts:b", 11, [RowWrite("put", ("b",), {"n": 1})])
     assert contents(engine) == {"a": 1, "b": 1}
+
+
+async def test_a_floor_of_the_gateway_s_resource_counts_for_whoever_goes_round_it(
+    engine: Engine, rows: RowsResource
+) -> None:
+    write_with(engine, "a", 1, 59)
+    await rows.raise_floor(60)
+    with pytest.raises(DBAPIError, match="stale fencing token"):
+        write_with(engine, "a", 2, 59)
+    write_with(engine, "a", 3, 60)
+    assert contents(engine) == {"a": 3, "b": 0}

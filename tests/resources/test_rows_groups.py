@@ -208,6 +208,39 @@ class Gate:
         self._open.set()
 
 
+async def test_what_arrives_while_a_transaction_is_under_way_goes_out_together_in_the_next(
+    rows: RowsResource, database: Database
+) -> None:
+    await rows.claim("a:3", 9)
+    gate, watched = Gate(rows), Watched(rows)
+    writing = [asyncio.create_task(write(rows, 1, 7, balance=1))]
+    await eventually(gate.reached.is_set)
+    writing += [asyncio.create_task(write(rows, n, 7, balance=n)) for n in (2, 3, 4, 5)]
+    await asyncio.sleep(0)  # they stand in the queue
+    gate.open()
+    answers = await asyncio.gather(*writing, return_exceptions=True)
+    assert [isinstance(answer, StaleToken) for answer in answers] == [False, False, True, False, False]
+    assert balances(database) == {1: 1, 2: 2, 3: 0, 4: 4, 5: 5}
+    assert watched.commits == 2
+
+
+async def test_of_two_that_wait_together_and_know_the_same_version_of_a_row_the_second_is_refused(
+    rows: RowsResource, database: Database
+) -> None:
+    _, seen = await rows.read(("2",), "a:2")
+    known = Conditions(if_match=(seen.etag or "",))
+    gate = Gate(rows)
+    first = asyncio.create_task(write(rows, 1, 7, balance=1))
+    await eventually(gate.reached.is_set)
+    changes = [RowWrite("patch", ("2",), {"balance": n}, known) for n in (1, 2)]
+    waiting = [asyncio.create_task(rows.write("a:2", 7, [change])) for change in changes]
+    await asyncio.sleep(0)  # they stand in the queue
+    gate.open()
+    answers = await asyncio.gather(first, *waiting, return_exceptions=True)
+    assert [isinstance(answer, PreconditionFailed) for answer in answers] == [False, False, True]
+    assert balances(database)[2] == 1
+
+
 async def test_those_who_give_up_are_left_out_and_break_nothing(rows: RowsResource, database: Database) -> None:
     gate = Gate(rows)
     first = asyncio.create_task(write(rows, 1, 7, balance=1))

@@ -172,8 +172,13 @@ async def test_a_lock_guards_its_own_row_only(tmp_path: Path, request: pytest.Fi
     pairs = RowsResource("p", database.url, table="pairs", key=["a", "b"], token_column="token")
     await pairs.open()
     await pairs.write("p:x/y", 7, [RowWrite("put", ("x", "y"), {"n": 1})])
-    for key in (("x/y", "z"), ("x", "y/z"), ("x", "z")):
+    for fence, key in (
+        ("p:x/y/z", ("x/y", "z")),
+        ("p:x/y/z", ("x", "y/z")),
+        ("p:x/y/z", ("x", "z")),
+        ("p:x/y", ("x", "z")),
+    ):
         with pytest.raises(InvalidInput):
-            await pairs.write("p:x/y/z", 7, [RowWrite("put", key, {"n": 1})])
+            await pairs.write(fence, 7, [RowWrite("put", key, {"n": 1})])
     assert database.fetch("SELECT * FROM pairs") == [("x", "y", 1, 7)]
     await pairs.close()

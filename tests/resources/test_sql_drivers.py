@@ -23,6 +23,8 @@ from fencegate.core.ports import RowWrite
 from fencegate.sql import fenced
 from fencegate.testing.fault_proxy import FaultProxy
 from fencegate_adapters.sql import RowsResource
+from fencegate_adapters.sql.protect import install
+from fencegate_adapters.sql.protect.wanted import Wanted, table_name
 from tests.eventually import eventually_sync
 from tests.real import pgbouncer
 from tests.real.pgbouncer import Pgbouncer
@@ -683,6 +685,23 @@ def test_django_and_sqlalchemy_meet_at_one_fence(connection: Any) -> None:
         engine.dispose()
     with pytest.raises(StaleToken), fenced(connection, Lease(8)):
         pytest.fail("a stale holder was let in")
+
+
+def test_a_django_connection_passes_a_protected_table_inside_of_the_block_only(connection: Any) -> None:
+    from django.db import Error
+
+    engine = beside(connection)
+    url = engine.url.render_as_string(hide_password=False)
+    engine.dispose()
+    install.protect(url, Wanted(table_name("notes"), ("id",), KEY))
+    try:
+        with fenced(connection, Lease(7)):
+            add(connection, 1, "fenced")
+        with pytest.raises(Error, match="fencing token required"):
+            add(connection, 2, "bare")
+        assert fetched(connection, "SELECT text FROM notes") == ["fenced"]
+    finally:
+        install.unprotect(url, table_name("notes"))
 
 
 class Beside(Database):

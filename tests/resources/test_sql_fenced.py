@@ -194,6 +194,26 @@ def test_whoever_goes_round_fenced_is_refused_by_a_protected_table_and_fenced_is
     assert texts(engine) == ["before", "fenced", "under two locks"]
 
 
+@pytest.mark.parametrize("locks", [(KEY,), (KEY, "job:other")])
+@pytest.mark.parametrize("times", [0, 1, 6])  # the oftener it has passed, the shorter the way that it takes
+def test_a_token_below_a_floor_is_refused(
+    database: Database, engine: Engine, locks: tuple[str, ...], times: int
+) -> None:
+    def write(token: int, text_: str) -> None:
+        with Session(engine) as session, fenced(session, *(Lease(token, lock) for lock in locks)):
+            session.add(Note(text=text_))
+
+    write(6, "first")
+    for number in range(times):
+        write(89, f"{number}")
+    database.execute("INSERT INTO fencegate_resources VALUES ('r', 'g', 'f', 'enforce', 90)")
+    with pytest.raises(StaleToken) as refused:
+        write(89, "late")
+    assert refused.value.highest == 90
+    write(90, "at the floor")
+    assert texts(engine) == ["first", *map(str, range(times)), "at the floor"]
+
+
 # --- who waits for whom ----------------------------------------------------------------------------------------------
 
 
@@ -264,6 +284,28 @@ def test_a_newer_holder_waits_for_the_open_transaction_of_an_older_one_and_sees_
     with pytest.raises(StaleToken):
         note(engine, 7, "late")
     newer.dispose()
+
+
+@on_servers
+@pytest.mark.parametrize("locks", [(KEY,), (KEY, "job:other")])
+def test_a_holder_that_waits_at_the_fence_for_a_newer_one_is_refused_and_lowers_no_mark(
+    database: Database, engine: Engine, locks: tuple[str, ...]
+) -> None:
+    note(engine, 6, "first")
+
+    def write() -> None:
+        with Session(engine) as session, fenced(session, *(Lease(7, lock) for lock in locks)):
+            session.add(Note(text="late"))
+
+    with database.session() as newer, ThreadPoolExecutor(1) as threads:
+        newer.execute("BEGIN")
+        newer.execute("UPDATE fencegate_fences SET token = 8")
+        late = threads.submit(write)
+        eventually_sync(lambda: somebody_waits(database))
+        newer.execute("COMMIT")
+        with pytest.raises(StaleToken):
+            late.result(30)
+    assert (mark(engine), texts(engine)) == (8, ["first"])
 
 
 @on_servers

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -55,6 +55,14 @@ def filled(folder: str, name: str, **blanks: str) -> str:
 def fingerprint(*parts: str) -> str:
     """Tells whether what is installed is what would be installed."""
     return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:16]
+
+
+def untaken(name: str, taken: Iterable[str]) -> str:
+    """A name that none of `taken` begins with. A table keeps what was made for it when it is renamed, under a name that
+    tells of the old one, and another table may have that now."""
+    while any(other.startswith(name) for other in taken):
+        name = f"{name.rpartition('_')[0]}_{fingerprint(name)}"
+    return name
 
 
 def creation(table: Table, dialect: SqlDialect, schema: str | None = None) -> str:

@@ -50,8 +50,9 @@ class MysqlProtector:
         if not there:
             plan.steps += [creation(one, connection.dialect) for one in FENCE_TABLES]
         self._plan_procedures(connection, plan)
-        ours = [name for name, of in catalog.triggers(connection).items() if of == table]
-        self._plan_triggers(plan, ours, _triggers(table, parts, columns))
+        all_ = catalog.triggers(connection)
+        ours = [name for name, of in all_.items() if of == table]
+        self._plan_triggers(plan, ours, _triggers(table, parts, columns, all_.keys() - set(ours)))
         self._plan_record(connection, plan, wanted, catalog.statements(connection, table), there=there)
         return _scripted(plan)
 
@@ -110,7 +111,9 @@ class MysqlProtector:
 # --- the pieces ------------------------------------------------------------------------------------------------------
 
 
-def _triggers(table: str, parts: tuple[str | ColumnPart, ...], columns: dict[str, FoundColumn]) -> dict[str, str]:
+def _triggers(
+    table: str, parts: tuple[str | ColumnPart, ...], columns: dict[str, FoundColumn], taken: set[str]
+) -> dict[str, str]:
     """By name, which tells what they are: that of another guard is another name.
 
     A row that is there is asked for before it is touched: a function or a trigger may handle our refusal, and MySQL
@@ -127,7 +130,8 @@ def _triggers(table: str, parts: tuple[str | ColumnPart, ...], columns: dict[str
         "BEFORE DELETE": f"    CALL fencegate_check({old}, {record});",
     }
     told = fingerprint(table, *calls.values(), filled("mysql", "trigger", trigger="", event="", table="", calls=""))
-    names = {event: f"{catalog.PREFIX}{told}_{event.lower().replace(' ', '_')}" for event in calls}
+    begun = plans.untaken(f"{catalog.PREFIX}{told}", taken)
+    names = {event: f"{begun}_{event.lower().replace(' ', '_')}" for event in calls}
     return {
         names[event]: filled("mysql", "trigger", trigger=names[event], event=event, table=_name(table), calls=text_)
         for event, text_ in calls.items()

@@ -48,7 +48,7 @@ SELECT p.proname, obj_description(p.oid, 'pg_proc') FROM pg_proc p
 WHERE p.pronamespace = to_regnamespace('fencegate')
 """)
 _CALLED = text("""
-SELECT DISTINCT p.proname, t.tgrelid = ANY (CAST(:oids AS oid[])) AS here FROM pg_trigger t
+SELECT DISTINCT p.proname, p.prosrc, t.tgrelid = ANY (CAST(:oids AS oid[])) AS here FROM pg_trigger t
 JOIN pg_proc p ON p.oid = t.tgfoid WHERE p.pronamespace = to_regnamespace('fencegate')
 """)
 _OTHERS = text("""
@@ -140,14 +140,16 @@ def functions(connection: Connection) -> dict[str, dict[str, Any]]:
 class Called(NamedTuple):
     """Our functions that triggers of some tables call, and those that triggers of other tables do."""
 
-    here: set[str]
+    here: dict[str, str]
+    """With what they do."""
     elsewhere: set[str]
 
 
 def called(connection: Connection, oids: list[int]) -> Called:
     """A table keeps its triggers, and they their function, when it is renamed."""
     rows = connection.execute(_CALLED, {"oids": oids}).all()
-    return Called({row.proname for row in rows if row.here}, {row.proname for row in rows if not row.here})
+    here = {row.proname: row.prosrc for row in rows if row.here}
+    return Called(here, {row.proname for row in rows if not row.here})
 
 
 def schema_holds_more(connection: Connection, functions: set[str]) -> bool:

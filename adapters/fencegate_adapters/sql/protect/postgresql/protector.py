@@ -1,6 +1,7 @@
 """Plans what to create and drop in a PostgreSQL database, in one transaction."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, text
@@ -52,8 +53,10 @@ class PostgresqlProtector:
             plan.steps += shared.values()
             about = _comment({"fencegate": print_, "fences": schema})
             plan.steps += [f"COMMENT ON FUNCTION fencegate.{name} IS {about}" for name in shared]
-        of_old_names = _guards(catalog.called(connection, [table.oid]).here) - {_function_of(table.name)}
-        record = self._record_step(connection, plan, wanted, schema, there=there, renamed=bool(of_old_names))
+        told = literal(plans.record_name(table.name))
+        calls = catalog.called(connection, [table.oid])
+        renamed = any(told not in calls.here[name] for name in _guards(calls.here))
+        record = self._record_step(connection, plan, wanted, schema, there=there, renamed=renamed)
         self._plan_triggers(connection, plan, table, parts, known)
         plan.steps += record
         return _scripted(plan)
@@ -67,18 +70,18 @@ class PostgresqlProtector:
         known: dict[str, dict[str, Any]],
     ) -> None:
         per_row = any(isinstance(part, ColumnPart) for part in parts)
-        function = _function_of(table.name)
-        text_ = _function_text(table.name, parts, per_row)
         children = catalog.partitions(connection, table)
+        name_of = {table.oid: table.name, **children}
+        calls = catalog.called(connection, list(name_of))
+        function = plans.untaken(f"protect_{fingerprint(*map(str, table.name))}", calls.elsewhere)
+        text_ = _function_text(function, table.name, parts, per_row)
         expected = _triggers(table, children, function, per_row)
         told = fingerprint(text_, *sorted(expected.values()))
-        name_of = {table.oid: table.name, **children}
         found = catalog.our_triggers(connection, list(name_of), function)
-        of_clones = {(oid, "fencegate_rows") for oid in children}
-        if known.get(function, {}).get("fencegate") == told and found - of_clones == set(expected):
+        clones = {(oid, "fencegate_rows") for oid in children}  # which the database makes, and anybody may switch off
+        if known.get(function, {}).get("fencegate") == told and found == expected.keys() | clones:
             return
         plan.steps += [text_, f"COMMENT ON FUNCTION fencegate.{_name(function)} IS {_comment({'fencegate': told})}"]
-        calls = catalog.called(connection, list(name_of))
         plan.steps += _drops(table, children)
         plan.steps += _function_drops(_guards(calls.here) - calls.elsewhere - {function})
         plan.steps += expected.values()
@@ -118,11 +121,12 @@ class PostgresqlProtector:
         children = catalog.partitions(connection, found)
         known = catalog.functions(connection)
         calls = catalog.called(connection, [found.oid, *children])
-        ours = _guards(calls.here) | ({_function_of(found.name)} & known.keys()) - calls.elsewhere
-        if ours:
+        if _guards(calls.here):
             plan.steps += _drops(found, children)
-            plan.steps += _function_drops(ours - calls.elsewhere)
-        if set(known) & set(catalog.SHARED) and not calls.elsewhere | calls.here - ours:
+        # Those of tables that were dropped, too, for nobody else can name them any more.
+        ours = _guards(name for name, said in known.items() if "fencegate" in said) - calls.elsewhere
+        plan.steps += _function_drops(ours)
+        if set(known) & set(catalog.SHARED) and not calls.elsewhere | calls.here.keys() - ours:
             plan.steps += [f"DROP FUNCTION IF EXISTS fencegate.{name}" for name in reversed(_SIGNATURES)]
             if not catalog.schema_holds_more(connection, ours):
                 plan.steps.append("DROP SCHEMA IF EXISTS fencegate")
@@ -154,11 +158,7 @@ def _shared(schema: str) -> dict[str, str]:
     }
 
 
-def _function_of(table: TableName) -> str:
-    return f"protect_{fingerprint(table.schema or '', table.name)}"
-
-
-def _guards(functions: set[str]) -> set[str]:
+def _guards(functions: Iterable[str]) -> set[str]:
     """Those that were made for a table, under whatever name it had."""
     return {name for name in functions if name.startswith("protect_")}
 
@@ -167,15 +167,14 @@ def _function_drops(functions: set[str]) -> list[str]:
     return [f"DROP FUNCTION IF EXISTS fencegate.{_name(name)}" for name in sorted(functions)]
 
 
-def _function_text(table: TableName, parts: tuple[str | ColumnPart, ...], per_row: bool) -> str:
+def _function_text(function: str, table: TableName, parts: tuple[str | ColumnPart, ...], per_row: bool) -> str:
     new, old = (_expression(parts, row) for row in ("NEW", "OLD"))
     quote = "$fencegate$"
     record = literal(plans.record_name(table))
     while quote in new + record:  # a name may hold it
         quote = f"{quote[:-1]}_$"
     file = "guard_rows" if per_row else "guard_all"
-    function = _name(_function_of(table))
-    return filled("postgresql", file, function=function, quote=quote, new=new, old=old, record=record)
+    return filled("postgresql", file, function=_name(function), quote=quote, new=new, old=old, record=record)
 
 
 def _expression(parts: tuple[str | ColumnPart, ...], row: str) -> str:

@@ -25,6 +25,7 @@ _TRIGGERS = text("""
 SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :table COLLATE NOCASE
     AND substr(name, 1, 10) = 'fencegate_'
 """)
+_ALL_TRIGGERS = text("SELECT name FROM sqlite_master WHERE type = 'trigger'")
 _UNIQUE = text("""
 SELECT i.name AS name, c.name AS column_name FROM pragma_index_list(:table) i, pragma_index_info(i.name) c
 WHERE i."unique"
@@ -71,8 +72,8 @@ class SqliteProtector:
         known = {name for (name,) in connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'")}
         absent = [one for one in FENCE_TABLES if one.name not in known]
         plan.steps += [creation(one, connection.dialect) for one in absent]
-        triggers = _triggers(table, parts)
         ours = {row.name: str(row.sql) for row in connection.execute(_TRIGGERS, {"table": table})}
+        triggers = _triggers(table, parts, set(connection.execute(_ALL_TRIGGERS).scalars()) - set(ours))
         if set(ours) != set(triggers):
             plan.steps += [f"DROP TRIGGER IF EXISTS {_name(name)}" for name in sorted(ours)]
             plan.steps += triggers.values()
@@ -144,13 +145,14 @@ def _can_replace_others(connection: Connection, table: str, parts: tuple[str | C
     return any(not of_guard <= columns for columns in unique.values()) or (len(rowid) == 1 and not of_guard <= rowid)
 
 
-def _triggers(table: str, parts: tuple[str | ColumnPart, ...]) -> dict[str, str]:
+def _triggers(table: str, parts: tuple[str | ColumnPart, ...], taken: set[str]) -> dict[str, str]:
     """By name, which tells what they are: that of another guard is another name."""
     record = _literal(plans.record_name(TableName(None, table)))
     new, old = (_check(parts, row, record) for row in ("NEW", "OLD"))
     checks = {"insert": new, "update": f"{old}\n{new}", "delete": old}
     told = fingerprint(table, *checks.values(), filled("sqlite", "trigger", trigger="", event="", table="", checks=""))
-    names = {event: f"{PREFIX}{told}_{event}" for event in checks}
+    begun = plans.untaken(f"{PREFIX}{told}", taken)
+    names = {event: f"{begun}_{event}" for event in checks}
     return {
         names[event]: filled(
             "sqlite", "trigger", trigger=_name(names[event]), event=event.upper(), table=_name(table), checks=text_
