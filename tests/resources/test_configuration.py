@@ -339,7 +339,7 @@ def test_a_file_of_sqlite_is_known_by_another_name_too(
     (tmp_path / "link.db").symlink_to(tmp_path / "app.db")
     monkeypatch.chdir(tmp_path)
     resource = '[resources.{}]\nurl = "sqlite:///{}"\ntable = "t"\nkey = "id"\n'
-    for other in ("app.db", "../{}/app.db".format(tmp_path.name), f"{tmp_path}/link.db"):
+    for other in ("app.db", f"../{tmp_path.name}/app.db", f"{tmp_path}/link.db"):
         assert "two locks" in refusal(file, resource.format("a", tmp_path / "app.db") + resource.format("b", other))
 
 
