@@ -3,8 +3,10 @@ whole and is not."""
 
 import asyncio
 import contextlib
+import socket
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from fencegate.core.ports import Outgoing
 from fencegate.gateway.app import DRAIN_WITHIN_S, Gateway
 from fencegate.gateway.resources import ResourceSettings
 from fencegate.web.asgi import ThinApp
-from fencegate_adapters.http import Upstream
+from fencegate_adapters.http import Limits, Upstream
 from tests.eventually import eventually
 from tests.resources.gateways import start_gateway
 from tests.resources.plain_service import PlainService
@@ -152,11 +154,48 @@ async def test_a_service_that_stays_silent_is_given_up(
     http: httpx.AsyncClient, stage: Stage, start: Callable[..., Server]
 ) -> None:
     gateway = start(timeout=0.3, idle_timeout=0.3)
-    assert await outcome(http, gateway, "k") == (503, "unknown")
-    assert (await outcome(http, gateway, "k2", "GET"))[0] == 503
-    stage.says(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", close=False)
-    assert await outcome(http, gateway, "k3") == (503, "unknown")
+    async with asyncio.timeout(30):  # long before the whole time of a request is over
+        assert await outcome(http, gateway, "k") == (503, "unknown")
+        assert (await outcome(http, gateway, "k2", "GET"))[0] == 503
+        stage.says(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", close=False)
+        assert await outcome(http, gateway, "k3") == (503, "unknown")
     await eventually(lambda: stage.connections == stage.closed)
+
+
+@asynccontextmanager
+async def adapter(folder: Path, port: int, **limits: Any) -> AsyncIterator[Upstream]:
+    fence = f"sqlite:///{folder / 'fence.db'}"
+    made = Upstream("api", f"http://127.0.0.1:{port}", fence=fence, limits=Limits(**limits))
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def test_a_service_that_takes_no_connection_is_given_up_and_nothing_was_written(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        port = full.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):  # there is no place for a second that nobody accepts
+            async with adapter(tmp_path, port, connect_s=0.3) as upstream, asyncio.timeout(30):
+                with pytest.raises(ResourceUnavailable) as refused:
+                    await upstream.forward(Outgoing("PUT", b"/k", body=b"x", writes=True), "api:k", 7)
+                assert refused.value.outcome == "not-written"
+
+
+async def test_a_service_that_stops_to_read_is_given_up(stage: Stage, tmp_path: Path) -> None:
+    async def play(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await given_up.wait()
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * MIB
+
+    given_up = asyncio.Event()
+    stage.play = play
+    async with adapter(tmp_path, stage.port, idle_s=0.3) as upstream, asyncio.timeout(30):
+        with pytest.raises(ResourceUnavailable) as refused:
+            await upstream.forward(Outgoing("PUT", b"/k", body=endless(), writes=True), "api:k", 7)
+        assert refused.value.outcome == "unknown"
+    given_up.set()
 
 
 async def test_a_service_that_trickles_is_cut_when_its_whole_time_is_over(
