@@ -228,6 +228,16 @@ async def test_an_answer_that_breaks_off_or_is_too_long_does_not_look_whole(
             await http.get(f"{gateway.url}/v1/resources/api/k")
 
 
+async def test_a_length_beside_chunks_is_not_passed_on(
+    http: httpx.AsyncClient, stage: Stage, start: Callable[..., Server]
+) -> None:
+    gateway = start()
+    for length in (1, 100_000):
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n" % length
+        stage.says(head, b"3\r\nabc\r\n", b"0\r\n\r\n")
+        assert (await http.get(f"{gateway.url}/v1/resources/api/k")).text == "abc"
+
+
 async def test_a_caller_that_reads_nothing_holds_back_the_service_and_one_that_goes_lets_go_of_it(
     http: httpx.AsyncClient, stage: Stage, start: Callable[..., Server]
 ) -> None:

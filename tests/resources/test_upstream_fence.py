@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,3 +175,22 @@ async def test_a_changed_rule_refuses_to_open_until_the_floor_is_raised(tmp_path
         await first.claim("x", 60)
     for each in (first, changed):
         await each.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "says", "says_not"),
+    [
+        ({}, "best-effort", "awaited before a newer token's first", "the service compares"),
+        ({"mode": "shadow"}, "best-effort", "SQLite", "awaited"),
+        ({"upstream_checks": True}, "atomic", "a claim is kept here only, as best effort", "awaited"),
+        ({"upstream_checks": True, "upstream_claims": True}, "atomic", "claims are passed on", "best effort"),
+    ],
+)
+async def test_what_is_promised_is_what_is_done(
+    tmp_path: Path, settings: dict[str, Any], kind: str, says: str, says_not: str
+) -> None:
+    fence = f"sqlite:///{tmp_path / 'fence.db'}"
+    guarantee = Upstream("api", "http://127.0.0.1:9", fence=fence, **settings).guarantee
+    assert guarantee.kind == kind
+    assert says in guarantee.durability
+    assert says_not not in guarantee.durability

@@ -67,7 +67,8 @@ class Upstream:
         self._fence = DurableFence(fence, Record(name, guard_template, form, mode), clock)
         self._service: Service | None = None
         self._slots = asyncio.Semaphore(self._limits.connections)
-        words = CHECKED + (CLAIMS_THERE if upstream_claims else CLAIMS_HERE) if upstream_checks else BEST_EFFORT
+        awaited = BEST_EFFORT if mode == "enforce" else ""
+        words = CHECKED + (CLAIMS_THERE if upstream_claims else CLAIMS_HERE) if upstream_checks else awaited
         self.guarantee = Guarantee("atomic" if upstream_checks else "best-effort", self._fence.durability + words)
 
     async def open(self) -> None:
