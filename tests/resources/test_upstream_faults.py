@@ -181,6 +181,72 @@ async def test_a_service_that_takes_no_connection_is_given_up_and_nothing_was_wr
                 assert refused.value.outcome == "not-written"
 
 
+async def test_those_who_wait_for_an_older_write_take_no_place_from_other_locks(stage: Stage, tmp_path: Path) -> None:
+    async def play(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        under_way.set()
+        await over.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    async def put(fence: str, token: int) -> int:
+        answer, _ = await upstream.forward(Outgoing("PUT", b"/k", body=b"x", writes=True), fence, token)
+        assert [part async for part in answer.body] == []
+        return answer.status
+
+    under_way, over = asyncio.Event(), asyncio.Event()
+    stage.play = play
+    async with adapter(tmp_path, stage.port, connections=2, connect_s=1) as upstream, asyncio.timeout(30):
+        older = asyncio.create_task(put("job", 7))
+        await under_way.wait()
+        newer = [asyncio.create_task(put("job", 8)) for _ in range(3)]
+        while await upstream.mark("job") < 8:
+            await asyncio.sleep(0.01)
+        stage.says(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        assert await put("another", 7) == 200
+        assert not any(task.done() for task in (older, *newer))
+        over.set()
+        assert await asyncio.gather(older, *newer) == [200] * 4
+
+
+async def test_a_service_that_promises_an_answer_again_and_again_is_cut_when_its_whole_time_is_over(
+    stage: Stage, tmp_path: Path
+) -> None:
+    async def play(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not writer.is_closing():
+            writer.write(b"HTTP/1.1 102 Processing\r\n\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+    stage.play = play
+    async with adapter(tmp_path, stage.port, total_s=0.5) as upstream, asyncio.timeout(20):
+        with pytest.raises(ResourceUnavailable) as refused:
+            await upstream.forward(Outgoing("PUT", b"/k", body=b"x", writes=True), "api:k", 7)
+        assert refused.value.outcome == "unknown"
+
+
+async def test_who_finds_no_free_connection_in_time_is_refused_with_nothing_sent(stage: Stage, tmp_path: Path) -> None:
+    async with adapter(tmp_path, stage.port, connections=1, connect_s=0.3) as upstream, asyncio.timeout(20):
+        first = asyncio.create_task(upstream.forward(Outgoing("GET", b"/k"), "api:k"))
+        await eventually(lambda: stage.connections == 1)
+        with pytest.raises(ResourceUnavailable, match="too many requests") as refused:
+            await upstream.forward(Outgoing("PUT", b"/k", body=b"x", writes=True), "api:k", 7)
+        assert (refused.value.outcome, stage.connections) == ("not-written", 1)
+        first.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await first
+
+
+async def test_a_caller_whose_body_stops_to_come_is_given_up_and_the_service_hears_nothing(
+    stage: Stage, start: Callable[..., Server]
+) -> None:
+    gateway = start(timeout="300ms")
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]))
+    writer.write(b"PUT /v1/resources/api/k HTTP/1.1\r\nHost: x\r\nFencing-Token: 7\r\nContent-Length: 9\r\n\r\nabc")
+    async with asyncio.timeout(20):
+        assert b" 422 " in await reader.readline()
+    assert stage.connections == 0
+    writer.close()
+
+
 async def test_a_service_that_stops_to_read_is_given_up(stage: Stage, tmp_path: Path) -> None:
     async def play(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         await given_up.wait()
