@@ -180,7 +180,7 @@ async def test_a_database_that_may_lose_what_it_has_committed_is_refused(
 async def test_the_end_of_a_body_is_not_sent_by_a_gateway_that_stood_still_past_its_time(parts: list[bytes]) -> None:
     clock = ManualClock()
     sending = Sending(clock, clock.monotonic_us() + 1_000_000)
-    sent = []
+    sent: list[bytes] = []
 
     async def body() -> AsyncIterator[bytes]:
         for part in parts:
@@ -190,8 +190,9 @@ async def test_the_end_of_a_body_is_not_sent_by_a_gateway_that_stood_still_past_
         clock.advance(2)
 
     with pytest.raises(ResourceUnavailable, match="longer than it may"):
-        async for part in sending.parts(body(), stands_still):
-            sent.append(part)
+        going = sending.parts(body(), stands_still)
+        while True:
+            sent.append(await anext(going))
     assert sent == parts[:-1]
 
 
