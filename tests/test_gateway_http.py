@@ -207,9 +207,9 @@ async def test_shadow_mode_does_not_refuse_what_is_no_token_of_this_lock_either(
     before = (await ask("GET", "/v1/fences/shadow/odd")).json()["shadowRefusals"]
     written = await ask("PUT", "shadow/odd", None, {"by": "A"}, **headers)
     assert (written.status_code // 100, written.headers["Fencing-Shadow"]) == (2, "would-refuse")
-    found = await ask("GET", "shadow/odd", **headers)
+    found = await ask("GET", "shadow/odd", None, None, **headers)
     assert (found.json(), found.headers["Fencing-Shadow"]) == ({"by": "A"}, "would-refuse")
-    assert (await ask("POST", "shadow/odd/claim", **headers)).status_code in (400, 401, 403)
+    assert (await ask("POST", "shadow/odd/claim", None, None, **headers)).status_code in (400, 401, 403)
     fence = (await ask("GET", "/v1/fences/shadow/odd")).json()
     assert fence["shadowRefusals"] == before + 2
 
