@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencegate import settings as fencegate_settings
+from fencegate.clock import SYSTEM
 from fencegate.config_file import filled_in
-from fencegate.core.errors import UnsafeConfiguration
+from fencegate.core.errors import FencegateError, UnsafeConfiguration
+from fencegate.gateway import Gateway
 from fencegate.gateway.resources import (
     BucketSettings,
     FolderSettings,
@@ -257,6 +259,16 @@ def test_a_port_that_is_none_is_told_when_the_resource_is_made(file: Path) -> No
     with pytest.raises(UnsafeConfiguration, match="of a database") as refused:
         resource.build()
     assert "hunter2" not in refused.value.detail
+
+
+async def test_what_is_seen_only_in_the_resource_is_told_with_the_line_of_its_table(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "no.db").write_bytes(b"no database at all" * 100)
+    missing = f'\n[resources.a]\nurl = "sqlite:///{tmp_path}/app.db"\ntable = "missing"\nkey = "id"\n'
+    broken = f'\n\n[resources.b]\nurl = "http://127.0.0.1:9"\nfence = "sqlite:///{tmp_path}/no.db"\n'
+    for text, place in ((missing, "2: resource 'a': "), (broken, "3: resource 'b': ")):
+        with pytest.raises(FencegateError) as refused:
+            await Gateway(read(file, text).resources, SYSTEM).open()
+        assert refused.value.detail.startswith(f"{file}:{place}")
 
 
 @pytest.mark.parametrize("text", WRONG, ids=str)
