@@ -74,6 +74,8 @@ def _text(file: ConfigFile, name: str) -> str | None:
     value = file.table.get(name)
     if value is not None and not isinstance(value, str):
         raise file.wrong(f"{name}: must be a string", name)
+    if value == "":
+        raise file.wrong(f"{name}: is empty; leave it out for the default", name)
     return value
 
 
@@ -107,7 +109,7 @@ def _routes(flags: Sequence[str] | None, file: ConfigFile) -> Routes | None:
         return Routes.of(flags)
     if variable := setting("store"):
         return Routes.in_text(variable)
-    if not file.table.get("store"):
+    if "store" not in file.table:
         return None
     for prefix in _table(file.table["store"]):
         file.fill_in("store", prefix)
@@ -188,11 +190,11 @@ def _resource(file: ConfigFile, name: str, folder: Path) -> ResourceSettings:
     table = file.table["resources"][name]
     if not isinstance(table, dict):
         raise file.wrong(f"resources: {name!r} must be a table of its own: [resources.accounts]", *place)
-    if "fence" not in table and str(table.get("url")).startswith(("http:", "https:")):
-        table["fence"] = f"sqlite:///{_inside(folder, f'{name}.fence.db')}"
     for url in ("url", "fence"):
         if url in table:
             file.fill_in(*place, url)
+    if "fence" not in table and str(table.get("url")).lower().startswith(("http:", "https:")):
+        table["fence"] = f"sqlite:///{_inside(folder, f'{name}.fence.db')}"
     try:
         return ResourceSettings.of(name, table, file.where(*place))
     except BadSetting as error:

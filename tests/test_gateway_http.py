@@ -195,6 +195,25 @@ async def test_shadow_mode_counts_and_refuses_nothing(ask: Client) -> None:
     assert (found["mode"], found["shadowRefusals"]) == ("shadow", 2)
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [{"Fencing-Token": "35", "Fencing-Lock": "another"}, {"Fencing-Token": "no token"}, {"Fencing-Token": "a.b.c"}],
+    ids=["of another lock", "no token", "a sequencer"],
+)
+async def test_shadow_mode_does_not_refuse_what_is_no_token_of_this_lock_either(
+    ask: Client, headers: dict[str, str]
+) -> None:
+    """A guard that is not the one which its callers lock by is what shadow mode is there to find."""
+    before = (await ask("GET", "/v1/fences/shadow/odd")).json()["shadowRefusals"]
+    written = await ask("PUT", "shadow/odd", None, {"by": "A"}, **headers)
+    assert (written.status_code // 100, written.headers["Fencing-Shadow"]) == (2, "would-refuse")
+    found = await ask("GET", "shadow/odd", None, None, **headers)
+    assert (found.json(), found.headers["Fencing-Shadow"]) == ({"by": "A"}, "would-refuse")
+    assert (await ask("POST", "shadow/odd/claim", None, None, **headers)).status_code in (400, 401, 403)
+    fence = (await ask("GET", "/v1/fences/shadow/odd")).json()
+    assert fence["shadowRefusals"] == before + 2
+
+
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ class Call:
         self.mark: int | None = None
         self.shadow = False
         self.tokenless = False
-        """A write without a token, which shadow mode lets through."""
+        """Without a token of this lock, where one is needed or was sent: shadow mode lets it through."""
 
     def saw(self, seen: Seen) -> None:
         self.mark = seen.mark

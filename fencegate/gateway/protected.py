@@ -10,7 +10,9 @@ from typing import TypeVar
 from fencegate.clock import Clock
 from fencegate.core import fence
 from fencegate.core.errors import (
+    BadSequencer,
     FencegateError,
+    InvalidToken,
     KeyRequired,
     MethodNotAllowed,
     NotFound,
@@ -18,6 +20,7 @@ from fencegate.core.errors import (
     RangeNotSatisfiable,
     ResourceUnavailable,
     StaleToken,
+    TokenNotForThisKey,
     TokenRequired,
 )
 from fencegate.core.ports import Guarantee, Key, Resource, Seen
@@ -74,7 +77,17 @@ class Protected(ABC):
     # --- for the kinds of resources ---------------------------------------------------------------------------------
 
     def given(self, call: Call) -> Token | None:
-        """The token of the call, checked against the fence; None when it has none."""
+        """The token of the call, checked against the fence; None when it has none. In shadow mode one that is no token
+        of this lock counts as refused, and is taken for none."""
+        try:
+            return self._checked(call)
+        except (InvalidToken, BadSequencer, TokenNotForThisKey):
+            if self.settings.mode == "enforce":
+                raise
+            call.tokenless = True
+            return None
+
+    def _checked(self, call: Call) -> Token | None:
         token = given_token(call.request)
         if token is not None:
             if call.fence:  # a batch learns it from its body, and comes here again
@@ -149,7 +162,7 @@ class Protected(ABC):
         return key, self.guard.lock_key(key)
 
     async def _claim(self, call: Call) -> Reply:
-        token = self.given(call)
+        token = self._checked(call)
         if token is None:
             raise TokenRequired("a claim is nothing but a token: send it in Fencing-Token")
         seen = await self.within(self.resource.claim(call.fence, token), "unknown")

@@ -61,7 +61,7 @@ class Presented:
         clock: Clock = SYSTEM,
     ) -> None:
         """`headers` has the values of `fencing-token`, `fencing-lock` and `connection`."""
-        self.method = method
+        self.method = method.upper()  # as Flask and Django read it
         self.path = path
         self._headers = headers
         self._terms = terms

@@ -12,6 +12,7 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from fencegate.core.errors import InvalidRequest
+from fencegate.serve.unchunked import unchunked
 from fencegate.serve.unswitched import Unswitched
 from fencegate.web import problem
 from fencegate.web.asgi import ABORT, Headers, Reply, answered
@@ -197,8 +198,12 @@ class ShortWayProtocol(HttpToolsProtocol):
         self.transport.close()
 
     async def _unless_refused(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope is not self._refused:
+        if scope is self._refused:
+            return
+        if scope["http_version"] == "1.1":
             await self._app(scope, receive, send)
+        else:
+            await unchunked(self._app, scope, receive, send)
 
     def _short(self, data: bytes) -> Awaitable[Reply] | None:
         request = plain_post(data)

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencegate import settings as fencegate_settings
+from fencegate.clock import SYSTEM
 from fencegate.config_file import filled_in
-from fencegate.core.errors import UnsafeConfiguration
+from fencegate.core.errors import FencegateError, UnsafeConfiguration
+from fencegate.gateway import Gateway
 from fencegate.gateway.resources import (
     BucketSettings,
     FolderSettings,
@@ -133,6 +135,17 @@ def test_the_fence_of_a_service_is_in_the_data_folder_unless_it_is_named(file: P
     assert named.folder is None
 
 
+@pytest.mark.parametrize("url", ["${SERVICE}", "${SCHEME}://127.0.0.1:9000", "HTTP://127.0.0.1:9000"])
+def test_so_it_is_however_the_url_is_spelt(
+    file: Path, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVICE", "http://127.0.0.1:9000")
+    monkeypatch.setenv("SCHEME", "https")
+    api = read(file, f'data = "{tmp_path}"\n[resources.api]\nurl = "{url}"\n').resources["api"]
+    assert isinstance(api, UpstreamSettings)
+    assert api.fence == f"sqlite:///{tmp_path}/api.fence.db"
+
+
 @pytest.mark.parametrize("name", ["100%20", "what?", "c#"])
 def test_a_data_folder_that_a_url_would_spell_otherwise_is_refused(file: Path, tmp_path: Path, name: str) -> None:
     """Else locks and rows would be looked for in two places, of which one may even be there."""
@@ -160,11 +173,19 @@ WRONG: dict[str, tuple[int, str]] = {
     'lisen = "127.0.0.1:0"': (1, "'lisen' is not a setting here; did you mean 'listen'?"),
     "\n\nlisten = 5": (3, "listen: must be a string"),
     'listen = "nowhere"': (1, "HOST:PORT"),
+    '\nlisten = ""': (2, "listen: is empty"),
+    '\nrole = ""': (2, "role: is empty"),
+    '\ndata = ""': (2, "data: is empty"),
     '# a\n\nrole = "king"': (3, "king"),
     "[locks]\nhistory = '7d'\nmax_waiters = 0": (3, "max_waiters"),
     "[locks]\nmax_waiter = 9": (2, "max_waiters"),
     "locks = 5": (1, "[locks]"),
     "store = 5": (1, "store"),
+    "\nstore = 0": (2, "store"),
+    "\nstore = false": (2, "store"),
+    "\nstore = []": (2, "store"),
+    "\nstore = {}": (2, "store"),
+    '\nstore = ""': (2, "store"),
     '[store]\n"*" = "sqlite:////tmp/l.db"\n"orders:" = "nowhere"': (3, "orders:"),
     '[store]\n"orders:*" = "redis://a"': (2, "orders:"),
     '# locks\nstore = "gopher://app:hunter2@db"': (2, "'gopher' is not supported"),
@@ -216,6 +237,12 @@ WRONG: dict[str, tuple[int, str]] = {
     '[resources.a]\nurl = "http://h/"\n[[resources.a.routes]]\npath = "/"\n[[resources.a.routes]]\npth = 1': (6, "pth"),
     '[resources.a]\nurl = "http://h/"\n[[resources.a.routes]]\npath = "/{id}"\nmethods = [5]': (5, "methods"),
     '[resources.a]\nurl = "http://h/"\n[[resources.a.routes]]\npath = "/{id}"\nguard = "x:{ident}"': (3, "ident"),
+    '[resources.a]\nurl = "http://h/"\nfence = ""': (3, "name a file"),
+    '[resources.a]\nurl = "http://h/"\nfence = "sqlite://"': (3, "name a file"),
+    '[resources.a]\nurl = "http://h/"\nfence = "redis://:hunter2@h"': (3, "can't be in redis"),
+    '[resources.a]\nurl = "http://h/"\nfence = "mysql://u:hunter2@db:port/a"': (3, "of a database"),
+    '[resources.a]\nurl = "http://h\\n/x"': (2, "control character"),
+    '[resources.a]\nurl = "http://h/x\\t"': (2, "control character"),
     '[resources.a]\nurl = "http://good@evil/"': (2, "resource 'a'"),
     '[resources.a]\nurl = "http://u:hunter2@evil/"': (2, "resource 'a'"),
     '[resources.a]\nurl = "redis://:${NO_SUCH_VARIABLE}@h/0"': (2, "NO_SUCH_VARIABLE"),
@@ -228,11 +255,20 @@ WRONG: dict[str, tuple[int, str]] = {
 
 
 def test_a_port_that_is_none_is_told_when_the_resource_is_made(file: Path) -> None:
-    for setting in ('url = "postgresql://app:hunter2@db:port/app"', 'url = "http://h/"\nfence = "mysql://db:port/a"'):
-        resource = read(file, f"[resources.a]\n{setting}\n").resources["a"]
-        with pytest.raises(UnsafeConfiguration, match="of a database") as refused:
-            resource.build()
-        assert "hunter2" not in refused.value.detail
+    resource = read(file, '[resources.a]\nurl = "postgresql://app:hunter2@db:port/app"\n').resources["a"]
+    with pytest.raises(UnsafeConfiguration, match="of a database") as refused:
+        resource.build()
+    assert "hunter2" not in refused.value.detail
+
+
+async def test_what_is_seen_only_in_the_resource_is_told_with_the_line_of_its_table(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "no.db").write_bytes(b"no database at all" * 100)
+    missing = f'\n[resources.a]\nurl = "sqlite:///{tmp_path}/app.db"\ntable = "missing"\nkey = "id"\n'
+    broken = f'\n\n[resources.b]\nurl = "http://127.0.0.1:9"\nfence = "sqlite:///{tmp_path}/no.db"\n'
+    for text, place in ((missing, "2: resource 'a': "), (broken, "3: resource 'b': ")):
+        with pytest.raises(FencegateError) as refused:
+            await Gateway(read(file, text).resources, SYSTEM).open()
+        assert refused.value.detail.startswith(f"{file}:{place}")
 
 
 @pytest.mark.parametrize("text", WRONG, ids=str)
@@ -307,6 +343,26 @@ def test_a_folder_is_known_by_another_name_too(file: Path, tmp_path: Path) -> No
             file, f'[resources.a]\nurl = "file://{tmp_path}/data"\n[resources.b]\nurl = "file://{tmp_path}/{path}"\n'
         )
         assert says in told
+
+
+def test_a_file_of_sqlite_is_known_by_another_name_too(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link.db").symlink_to(tmp_path / "app.db")
+    monkeypatch.chdir(tmp_path)
+    resource = '[resources.{}]\nurl = "sqlite:///{}"\ntable = "t"\nkey = "id"\n'
+    for other in ("app.db", f"../{tmp_path.name}/app.db", f"{tmp_path}/link.db"):
+        assert "two locks" in refusal(file, resource.format("a", tmp_path / "app.db") + resource.format("b", other))
+
+
+@pytest.mark.parametrize(
+    ("url", "schema"), [("sqlite:////tmp/a.db", "main"), ("postgresql://db/app", "public"), ("mysql://db/app", "app")]
+)
+def test_a_table_is_known_with_its_schema_too(file: Path, url: str, schema: str) -> None:
+    resource = '[resources.{}]\nurl = "{}"\ntable = "{}"\nkey = "id"\n'
+    first = resource.format("a", url, "t")
+    assert "two locks" in refusal(file, first + resource.format("b", url, f"{schema}.t"))
+    assert set(read(file, first + resource.format("b", url, "another.t")).resources) == {"a", "b"}
 
 
 def test_one_table_has_one_lock_by_either_name_of_mysql(file: Path) -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
+from wsgiref.util import setup_testing_defaults
 
 import httpx
 import pytest
@@ -478,6 +479,18 @@ def test_a_read_under_a_rule_is_bound_when_it_brings_a_token_and_free_when_not()
 def test_a_rule_may_name_the_methods_that_need_a_token() -> None:
     send = ruled(Guarded("/a/{id}", "acct:{id}", methods=["get"]))
     assert send("GET", "/a/7").status_code == 428
+
+
+def test_a_method_in_small_letters_is_no_way_round_a_rule() -> None:
+    """Flask and Django read `put` as PUT, and some servers pass it on as it came."""
+    flask = Flask("test")
+    flask.put("/a/<name>")(lambda name: pytest.fail("it ran"))
+    app = WsgiFenceMiddleware(flask.wsgi_app, rules=[Guarded("/a/{id}", "acct:{id}", methods=["PUT"])])
+    environ: dict[str, Any] = {"REQUEST_METHOD": "put", "PATH_INFO": "/a/7"}
+    setup_testing_defaults(environ)
+    statuses: list[str] = []
+    list(app(environ, lambda status, *_: statuses.append(status)))  # type: ignore[arg-type]
+    assert statuses == ["428 Precondition Required"]
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,18 @@ from fencegate.clock import SYSTEM
 from fencegate.core.errors import StaleToken
 from fencegate.core.ports import RowWrite
 from fencegate.sql import fenced
+from fencegate_adapters.http.fence.durable import DurableFence
+from fencegate_adapters.http.fence.record import Record
 from fencegate_adapters.sql import RowsResource
 from tests.resources.databases import Database, Postgresql, make_database
 from tests.resources.sql_notes import Lease
 
 DRIVERS = {"postgresql": "postgresql+psycopg", "mariadb": "mysql+pymysql"}
-OF_FENCES = "GRANT SELECT, INSERT, UPDATE ON {table} TO {user}"
+OF_AN_UPSTREAM = {  # as `http.md` has them
+    "fencegate_http_marks": "SELECT, INSERT, UPDATE",
+    "fencegate_http_intents": "SELECT, INSERT, DELETE",
+    "fencegate_http_resources": "SELECT, INSERT, UPDATE",
+}
 
 
 @pytest.fixture(params=DRIVERS)
@@ -35,14 +41,20 @@ async def restricted(database: Database) -> str:
     made = rows(database.url)
     await made.open()
     await made.close()
+    of_fences = "SELECT, INSERT, UPDATE"
+    rights = {"accounts": f"{of_fences}, DELETE", "fencegate_fences": of_fences, "fencegate_resources": of_fences}
+    return granted(database, rights)
+
+
+def granted(database: Database, rights: dict[str, str]) -> str:
+    """The URL of a new user who has these rights on these tables."""
     name = f"gateway_{SYSTEM.random_id(6)}"
     user = name if isinstance(database, Postgresql) else f"{name}@'%'"
-    grants = [OF_FENCES.format(table=table, user=user) for table in ("fencegate_fences", "fencegate_resources")]
     if isinstance(database, Postgresql):
         database.execute(f"CREATE ROLE {name} LOGIN", f"GRANT USAGE ON SCHEMA {database.schema} TO {name}")
     else:
         database.execute(f"CREATE USER {user}")
-    database.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON accounts TO {user}", *grants)
+    database.execute(*(f"GRANT {what} ON {table} TO {user}" for table, what in rights.items()))
     return make_url(database.url).set(username=name, password=None).render_as_string()
 
 
@@ -64,4 +76,27 @@ async def test_the_rights_of_the_page_are_enough_for_the_gateway_and_for_fenced(
         session.execute(text("UPDATE accounts SET balance = 1"))
     with engine.begin() as connection, pytest.raises(DBAPIError, match="denied"):
         connection.execute(text("DELETE FROM fencegate_fences"))
+    engine.dispose()
+
+
+async def test_the_rights_of_the_page_are_enough_for_the_fence_of_a_service(database: Database) -> None:
+    record = Record("api", "{resource}:{key}", "[]", "enforce")
+    first = DurableFence(database.url, record, SYSTEM)
+    await first.open()
+    await first.close()
+    url = granted(database, OF_AN_UPSTREAM)
+    fence = DurableFence(url, record, SYSTEM)
+    await fence.open()
+    older = await fence.announce("k", 7, 60_000_000, drained=True)
+    assert older.intent is not None
+    assert (await fence.claim("k", 8)).blocked_us > 0
+    fence.end("k", older.intent)
+    await fence.raise_floor(9)
+    with pytest.raises(StaleToken):
+        await fence.claim("k", 8)
+    assert (await fence.announce("k", 9, 60_000_000, drained=True)).intent is not None
+    await fence.close()
+    engine = create_engine(make_url(url).set(drivername=DRIVERS[database.kind]))
+    with engine.begin() as connection, pytest.raises(DBAPIError, match="denied"):
+        connection.execute(text("DELETE FROM fencegate_http_marks"))
     engine.dispose()

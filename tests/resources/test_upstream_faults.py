@@ -3,8 +3,10 @@ whole and is not."""
 
 import asyncio
 import contextlib
+import socket
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from fencegate.core.ports import Outgoing
 from fencegate.gateway.app import DRAIN_WITHIN_S, Gateway
 from fencegate.gateway.resources import ResourceSettings
 from fencegate.web.asgi import ThinApp
-from fencegate_adapters.http import Upstream
+from fencegate_adapters.http import Limits, Upstream
 from tests.eventually import eventually
 from tests.resources.gateways import start_gateway
 from tests.resources.plain_service import PlainService
@@ -152,11 +154,114 @@ async def test_a_service_that_stays_silent_is_given_up(
     http: httpx.AsyncClient, stage: Stage, start: Callable[..., Server]
 ) -> None:
     gateway = start(timeout=0.3, idle_timeout=0.3)
-    assert await outcome(http, gateway, "k") == (503, "unknown")
-    assert (await outcome(http, gateway, "k2", "GET"))[0] == 503
-    stage.says(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", close=False)
-    assert await outcome(http, gateway, "k3") == (503, "unknown")
+    async with asyncio.timeout(30):  # long before the whole time of a request is over
+        assert await outcome(http, gateway, "k") == (503, "unknown")
+        assert (await outcome(http, gateway, "k2", "GET"))[0] == 503
+        stage.says(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", close=False)
+        assert await outcome(http, gateway, "k3") == (503, "unknown")
     await eventually(lambda: stage.connections == stage.closed)
+
+
+@asynccontextmanager
+async def adapter(folder: Path, port: int, **limits: Any) -> AsyncIterator[Upstream]:
+    fence = f"sqlite:///{folder / 'fence.db'}"
+    made = Upstream("api", f"http://127.0.0.1:{port}", fence=fence, limits=Limits(**limits))
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def test_a_service_that_takes_no_connection_is_given_up_and_nothing_was_written(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        port = full.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):  # there is no place for a second that nobody accepts
+            async with adapter(tmp_path, port, connect_s=0.3) as upstream, asyncio.timeout(30):
+                with pytest.raises(ResourceUnavailable) as refused:
+                    await upstream.forward(Outgoing("PUT", b"/k", body=b"x", writes=True), "api:k", 7)
+                assert refused.value.outcome == "not-written"
+
+
+async def test_those_who_wait_for_an_older_write_take_no_place_from_other_locks(stage: Stage, tmp_path: Path) -> None:
+    async def play(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        under_way.set()
+        await over.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    async def put(fence: str, token: int) -> int:
+        answer, _ = await upstream.forward(Outgoing("PUT", b"/k", body=b"x", writes=True), fence, token)
+        assert [part async for part in answer.body] == []
+        return answer.status
+
+    under_way, over = asyncio.Event(), asyncio.Event()
+    stage.play = play
+    async with adapter(tmp_path, stage.port, connections=2, connect_s=1) as upstream, asyncio.timeout(30):
+        older = asyncio.create_task(put("job", 7))
+        await under_way.wait()
+        newer = [asyncio.create_task(put("job", 8)) for _ in range(3)]
+        while await upstream.mark("job") < 8:
+            await asyncio.sleep(0.01)
+        stage.says(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        assert await put("another", 7) == 200
+        assert not any(task.done() for task in (older, *newer))
+        over.set()
+        assert await asyncio.gather(older, *newer) == [200] * 4
+
+
+async def test_a_service_that_promises_an_answer_again_and_again_is_cut_when_its_whole_time_is_over(
+    stage: Stage, tmp_path: Path
+) -> None:
+    async def play(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not writer.is_closing():
+            writer.write(b"HTTP/1.1 102 Processing\r\n\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+    stage.play = play
+    async with adapter(tmp_path, stage.port, total_s=0.5) as upstream, asyncio.timeout(20):
+        with pytest.raises(ResourceUnavailable) as refused:
+            await upstream.forward(Outgoing("PUT", b"/k", body=b"x", writes=True), "api:k", 7)
+        assert refused.value.outcome == "unknown"
+
+
+async def test_who_finds_no_free_connection_in_time_is_refused_with_nothing_sent(stage: Stage, tmp_path: Path) -> None:
+    async with adapter(tmp_path, stage.port, connections=1, connect_s=0.3) as upstream, asyncio.timeout(20):
+        first = asyncio.create_task(upstream.forward(Outgoing("GET", b"/k"), "api:k"))
+        await eventually(lambda: stage.connections == 1)
+        with pytest.raises(ResourceUnavailable, match="too many requests") as refused:
+            await upstream.forward(Outgoing("PUT", b"/k", body=b"x", writes=True), "api:k", 7)
+        assert (refused.value.outcome, stage.connections) == ("not-written", 1)
+        first.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await first
+
+
+async def test_a_caller_whose_body_stops_to_come_is_given_up_and_the_service_hears_nothing(
+    stage: Stage, start: Callable[..., Server]
+) -> None:
+    gateway = start(timeout="300ms")
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]))
+    writer.write(b"PUT /v1/resources/api/k HTTP/1.1\r\nHost: x\r\nFencing-Token: 7\r\nContent-Length: 9\r\n\r\nabc")
+    async with asyncio.timeout(20):
+        assert b" 422 " in await reader.readline()
+    assert stage.connections == 0
+    writer.close()
+
+
+async def test_a_service_that_stops_to_read_is_given_up(stage: Stage, tmp_path: Path) -> None:
+    async def play(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await given_up.wait()
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * MIB
+
+    given_up = asyncio.Event()
+    stage.play = play
+    async with adapter(tmp_path, stage.port, idle_s=0.3) as upstream, asyncio.timeout(30):
+        with pytest.raises(ResourceUnavailable) as refused:
+            await upstream.forward(Outgoing("PUT", b"/k", body=endless(), writes=True), "api:k", 7)
+        assert refused.value.outcome == "unknown"
+    given_up.set()
 
 
 async def test_a_service_that_trickles_is_cut_when_its_whole_time_is_over(
@@ -187,6 +292,16 @@ async def test_an_answer_that_breaks_off_or_is_too_long_does_not_look_whole(
         stage.says(*parts)
         with pytest.raises(httpx.HTTPError):
             await http.get(f"{gateway.url}/v1/resources/api/k")
+
+
+async def test_a_length_beside_chunks_is_not_passed_on(
+    http: httpx.AsyncClient, stage: Stage, start: Callable[..., Server]
+) -> None:
+    gateway = start()
+    for length in (1, 100_000):
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n" % length
+        stage.says(head, b"3\r\nabc\r\n", b"0\r\n\r\n")
+        assert (await http.get(f"{gateway.url}/v1/resources/api/k")).text == "abc"
 
 
 async def test_a_caller_that_reads_nothing_holds_back_the_service_and_one_that_goes_lets_go_of_it(

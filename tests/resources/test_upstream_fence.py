@@ -5,12 +5,14 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fencegate.clock import ManualClock
 from fencegate.core.errors import ResourceUnavailable, StaleToken, UnsafeConfiguration
 from fencegate_adapters.http import Upstream
+from fencegate_adapters.http.exchange import Sending
 from fencegate_adapters.http.fence import databases, durable
 from fencegate_adapters.http.fence.databases import database
 from fencegate_adapters.http.fence.durable import DurableFence
@@ -56,6 +58,8 @@ async def test_a_write_that_nobody_ended_is_over_at_its_deadline_and_not_before(
         assert await fence.older("k", 8) == 1000
         assert (await fence.announce("k", 8, LENGTH_US, drained=True)).intent is None
         clock.advance(0.001)
+        assert await fence.older("k", 8) == 0
+        clock.advance(1)
         assert await fence.older("k", 8) == 0
         assert (await fence.announce("k", 8, LENGTH_US, drained=True)).intent is not None
 
@@ -150,6 +154,65 @@ async def test_a_gateway_that_stands_still_inside_a_transaction_is_ended_by_mysq
     await fence.close()
 
 
+async def _refused(fence: DurableFence, why: str) -> None:
+    with pytest.raises(UnsafeConfiguration, match=why):
+        await fence.open()
+    await fence.close()
+
+
+async def test_a_database_that_may_lose_what_it_has_committed_is_refused(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record("api", "{resource}:{key}", "[]", "enforce")
+    late = make_database("postgresql", request, tmp_path).url + "%20-csynchronous_commit%3Doff"  # its last is `options`
+    await _refused(DurableFence(late, record, ManualClock()), "synchronous_commit=off")
+    mysql, server = make_database("mariadb", request, tmp_path).url, request.getfixturevalue("mysql_server")
+    server.ask("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+    try:
+        await _refused(DurableFence(mysql, record, ManualClock()), "innodb_flush_log_at_trx_commit")
+    finally:
+        server.ask("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+    monkeypatch.setattr(databases.Sqlite, "_connected", staticmethod(lambda _driver, _record: None))  # no WAL
+    await _refused(DurableFence(f"sqlite:///{tmp_path / 'fence.db'}", record, ManualClock()), "durable")
+
+
+@pytest.mark.parametrize("parts", [[b"first", b"last"], [b"all of it"], []])
+async def test_the_end_of_a_body_is_not_sent_by_a_gateway_that_stood_still_past_its_time(parts: list[bytes]) -> None:
+    clock = ManualClock()
+    sending = Sending(clock, clock.monotonic_us() + 1_000_000)
+    sent: list[bytes] = []
+
+    async def body() -> AsyncIterator[bytes]:
+        for part in parts:
+            yield part
+
+    async def stands_still() -> None:
+        clock.advance(2)
+
+    with pytest.raises(ResourceUnavailable, match="longer than it may"):
+        going = sending.parts(body(), stands_still)
+        while True:
+            sent.append(await anext(going))
+    assert sent == parts[:-1]
+
+
+async def test_nor_are_the_chunks_ended_when_it_stands_still_while_the_last_one_goes() -> None:
+    clock = ManualClock()
+    sending = Sending(clock, clock.monotonic_us() + 1_000_000)
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"last"
+
+    async def nothing() -> None:
+        pass
+
+    parts = sending.parts(body(), nothing)
+    assert await anext(parts) == b"last"
+    clock.advance(2)
+    with pytest.raises(ResourceUnavailable, match="longer than it may"):
+        await anext(parts)
+
+
 async def test_a_file_that_is_no_database_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "fence.db").write_bytes(b"no database at all" * 1000)
     with pytest.raises(ResourceUnavailable) as failed:
@@ -174,3 +237,22 @@ async def test_a_changed_rule_refuses_to_open_until_the_floor_is_raised(tmp_path
         await first.claim("x", 60)
     for each in (first, changed):
         await each.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "says", "says_not"),
+    [
+        ({}, "best-effort", "awaited before a newer token's first", "the service compares"),
+        ({"mode": "shadow"}, "best-effort", "SQLite", "awaited"),
+        ({"upstream_checks": True}, "atomic", "a claim is kept here only, as best effort", "awaited"),
+        ({"upstream_checks": True, "upstream_claims": True}, "atomic", "claims are passed on", "best effort"),
+    ],
+)
+async def test_what_is_promised_is_what_is_done(
+    tmp_path: Path, settings: dict[str, Any], kind: str, says: str, says_not: str
+) -> None:
+    fence = f"sqlite:///{tmp_path / 'fence.db'}"
+    guarantee = Upstream("api", "http://127.0.0.1:9", fence=fence, **settings).guarantee
+    assert guarantee.kind == kind
+    assert says in guarantee.durability
+    assert says_not not in guarantee.durability

@@ -6,8 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from fencegate.core.errors import InvalidInput, NotFound, UnsafeConfiguration
+from fencegate.core.errors import InvalidInput, NotFound, TooLarge, UnsafeConfiguration
 from fencegate.gateway.resources import ResourceSettings, UpstreamSettings
+from fencegate_adapters.http import headers as rules
 from fencegate_adapters.http.address import Address
 from tests.resources.gateways import start_gateway
 from tests.resources.plain_service import PlainService
@@ -174,3 +175,24 @@ def test_a_fenced_read_claims_and_a_stale_one_is_refused(http: httpx.Client) -> 
     assert http.put(url, headers={"Fencing-Token": "4"}).status_code == 412
     assert http.get(url, headers={"Fencing-Token": "4"}).status_code == 412
     assert http.get(url).headers["fencing-token-highest"] == "5"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"content-length", b"3"), (b"transfer-encoding", b"chunked")],
+        [(b"host", b"a"), (b"host", b"b")],
+        [(b"x y", b"1")],
+        [(b"x", b"a\r\nb: c")],
+        [(b"upgrade", b"websocket")],
+        [(b"expect", b"200-ok")],
+        [(b"via", b"1.1 fencegate")] * 4,
+        [(b"x", b"1")] * 257,
+        [(b"x", b"1" * 70_000)],
+    ],
+)
+def test_headers_that_can_not_be_passed_on_are_refused_whatever_a_server_before_let_through(
+    headers: list[tuple[bytes, bytes]],
+) -> None:
+    with pytest.raises((InvalidInput, TooLarge)):
+        rules.check(headers)

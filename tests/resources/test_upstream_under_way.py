@@ -64,6 +64,9 @@ class Holder:
     def putting(self, query: str = "") -> "asyncio.Task[httpx.Response]":
         return asyncio.create_task(self.put(query))
 
+    async def get(self) -> httpx.Response:
+        return await self._http.get(self._url, headers=self._headers)
+
     async def claim(self) -> httpx.Response:
         return await self._http.post(f"{self._url}/claim", headers=self._headers)
 
@@ -115,19 +118,22 @@ async def test_a_newer_holders_write_waits_for_an_older_one_that_is_under_way(
     assert await applied(http, service, key) == ["of 7", "of 8"]
 
 
-async def test_a_claim_waits_too_so_that_what_is_read_after_it_stays(
-    http: httpx.AsyncClient, service: PlainService, start: Start
+@pytest.mark.parametrize("how", ["claim", "get"])
+async def test_a_claim_and_a_fenced_read_wait_too_so_that_what_is_read_stays(
+    http: httpx.AsyncClient, service: PlainService, start: Start, how: str
 ) -> None:
-    gateway = start()
-    older = Holder(http, gateway, "kv/claimed", 7).putting("?hold=claimed")
-    await held(http, service, "claimed")
-    claim = asyncio.create_task(Holder(http, gateway, "kv/claimed", 8).claim())
-    await marked(http, gateway, "kv/claimed", 8)
+    gateway, key = start(), f"kv/claimed-by-{how}"
+    older = Holder(http, gateway, key, 7).putting(f"?hold={how}")
+    await held(http, service, how)
+    newer = Holder(http, gateway, key, 8)
+    claim = asyncio.create_task(newer.claim() if how == "claim" else newer.get())
+    await marked(http, gateway, key, 8)
     assert not claim.done()
-    await http.get(f"{service.url}/_release/claimed")
+    await http.get(f"{service.url}/_release/{how}")
     assert (await claim).status_code == 200
+    assert how == "claim" or (await claim).text == "of 7"
     assert (await older).status_code == 201
-    assert await applied(http, service, "kv/claimed") == ["of 7"]
+    assert await applied(http, service, key) == ["of 7"]
 
 
 async def test_writes_of_one_holder_and_of_other_locks_do_not_wait(

@@ -9,6 +9,7 @@ from fencegate.core.errors import UnsafeConfiguration
 
 _BASE = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,=:@-]+)*")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
+_UNREADABLE = re.compile(r"[\x00-\x20\x7f]")
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -33,6 +34,8 @@ class Address:
             port = parts.port
         except ValueError:
             raise wrong("its url can't be read") from None
+        if _UNREADABLE.search(url) is not None:  # some of it is taken for nothing, and read on behind it
+            raise wrong("its url holds a blank or a control character")
         if parts.scheme not in _PORTS:
             raise wrong("its url is not one of http or https")
         if "@" in parts.netloc:

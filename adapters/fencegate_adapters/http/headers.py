@@ -77,6 +77,8 @@ def back(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         if _NAME.fullmatch(name) is None or _CONTROL.search(value) is not None:
             raise ResourceUnavailable("the service answered with a header that is none", outcome="unknown")
     dropped = _named_in_connection(lower) | _OF_A_CONNECTION | _NOT_BACK
+    if any(name == b"transfer-encoding" for name, _ in lower):
+        dropped |= {b"content-length"}  # it was read by its chunks (RFC 9112, 6.3)
     return [(name, value) for name, value in lower if name not in dropped and not name.startswith(_OF_A_PROXY)]
 
 

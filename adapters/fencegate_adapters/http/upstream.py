@@ -67,7 +67,8 @@ class Upstream:
         self._fence = DurableFence(fence, Record(name, guard_template, form, mode), clock)
         self._service: Service | None = None
         self._slots = asyncio.Semaphore(self._limits.connections)
-        words = CHECKED + (CLAIMS_THERE if upstream_claims else CLAIMS_HERE) if upstream_checks else BEST_EFFORT
+        awaited = BEST_EFFORT if mode == "enforce" else ""
+        words = CHECKED + (CLAIMS_THERE if upstream_claims else CLAIMS_HERE) if upstream_checks else awaited
         self.guarantee = Guarantee("atomic" if upstream_checks else "best-effort", self._fence.durability + words)
 
     async def open(self) -> None:
@@ -88,11 +89,8 @@ class Upstream:
 
     async def claim(self, fence: str, token: int) -> Seen:
         check_lock_key(fence)
-        return await self._claim(fence, token, drained=not self._claims_there)
-
-    async def _claim(self, fence: str, token: int, *, drained: bool) -> Seen:
         passage = await self._fence.claim(fence, Token(token))
-        if passage.blocked_us and drained and self._mode == "enforce":
+        if passage.blocked_us and not self._claims_there and self._mode == "enforce":
             await self._drained(fence, token, passage.blocked_us, self._clock.monotonic_us() + self._drain_us)
             # The mark may have been raised further while older writes were awaited.
             passage = await self._fence.claim(fence, token)
@@ -119,15 +117,21 @@ class Upstream:
         if token is None and request.writes and self._mode == "enforce":
             raise TokenRequired("send Fencing-Token with the fencingToken of your lease")
         deadline_us = self._clock.monotonic_us() + int(self._limits.total_s * 1_000_000)
-        async with contextlib.AsyncExitStack() as undo:
-            await self._take_slot()
-            undo.callback(self._slots.release)
-            passage = await self._admit(request, fence, token, deadline_us)
-            sending = Sending(self._clock, deadline_us)
-            if passage.intent is not None:
-                undo.callback(self._settle, fence, passage.intent, sending, None)
-            answer = await self._ask(request, fence, token, sending)
-            undo.pop_all()
+        give_up_us = min(deadline_us, self._clock.monotonic_us() + self._drain_us)
+        while True:
+            async with contextlib.AsyncExitStack() as undo:
+                await self._take_slot()
+                undo.callback(self._slots.release)
+                passage = await self._admit(request, fence, token)
+                if not passage.blocked_us:
+                    sending = Sending(self._clock, deadline_us)
+                    if passage.intent is not None:
+                        undo.callback(self._settle, fence, passage.intent, sending, None)
+                    answer = await self._ask(request, fence, token, sending)
+                    undo.pop_all()
+                    break
+            assert token is not None  # nobody else is blocked
+            await self._drained(fence, token, passage.blocked_us, give_up_us)  # takes no place from other locks
         answer.on_close = self._closing(fence, passage.intent, sending, answer)
         mark = max(passage.seen.mark, rules.told_mark(answer.raw_headers) if self._checked else 0)
         return answer.incoming(), Seen(mark, shadow=passage.seen.shadow)
@@ -141,19 +145,15 @@ class Upstream:
         except TimeoutError:
             raise ResourceUnavailable("too many requests to the service are under way; retry") from None
 
-    async def _admit(self, request: Outgoing, fence: str, token: int | None, deadline_us: int) -> Passage:
+    async def _admit(self, request: Outgoing, fence: str, token: int | None) -> Passage:
         if token is None:
             return Passage(Seen(await self._fence.mark(fence)))
-        if not request.writes:
-            return Passage(await self._claim(fence, token, drained=True))
-        length_us = int(self._limits.total_s * 1_000_000) + MARGIN_US
-        give_up_us = min(deadline_us, self._clock.monotonic_us() + self._drain_us)
-        while True:
+        if request.writes:
+            length_us = int(self._limits.total_s * 1_000_000) + MARGIN_US
             # A service that compares by itself need not wait: it refuses the older write once this one was there.
-            passage = await self._fence.announce(fence, Token(token), length_us, drained=not self._checked)
-            if not passage.blocked_us:
-                return passage
-            await self._drained(fence, token, passage.blocked_us, give_up_us)
+            return await self._fence.announce(fence, Token(token), length_us, drained=not self._checked)
+        passage = await self._fence.claim(fence, Token(token))
+        return passage if self._mode == "enforce" else Passage(passage.seen)
 
     async def _drained(self, fence: str, token: int, blocked_us: int, give_up_us: int) -> None:
         """Return when no older write is under way any more, by its end or by its deadline."""

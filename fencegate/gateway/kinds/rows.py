@@ -1,5 +1,6 @@
 """Rows: tables and JSON documents in a database, and hashes in Redis."""
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -74,8 +75,13 @@ class SqlSettings(RowsSettings, frozen=True, kw_only=True):
 
     @property
     def data(self) -> Data:
-        what = self.name if self.table is None else f"table {self.table}"
-        return Data(super().data.server, what, f"{urlsplit(self.url).path}/")
+        """By real names: links lead to one file from several, and a table may be named with its schema."""
+        server, database = super().data.server, urlsplit(self.url).path[1:]
+        if self.scheme == "sqlite":
+            database = os.path.realpath(database)
+        schema = {"sqlite": "main", "postgresql": "public"}.get(server[0], database)
+        what = self.name if self.table is None else f"table {self.table.removeprefix(f'{schema}.')}"
+        return Data(server, what, f"{database}/")
 
     @property
     def extra(self) -> str:

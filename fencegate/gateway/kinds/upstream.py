@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
+from fencegate.clock import SYSTEM
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Upstream
 from fencegate.gateway.kinds.common import Duration, Kind, ResourceSettings, register
@@ -61,6 +62,7 @@ class UpstreamSettings(ResourceSettings, frozen=True, kw_only=True):
 
     def check(self) -> None:
         from fencegate_adapters.http.address import Address
+        from fencegate_adapters.http.fence.databases import database
 
         try:
             Address.parse(self.name, self.url)
@@ -68,8 +70,12 @@ class UpstreamSettings(ResourceSettings, frozen=True, kw_only=True):
             raise self.wrong(self._bare(error), "url") from None
         if not self.fence:
             raise self.wrong(
-                "marks must outlive this process: name a file, fence = 'sqlite:////var/lib/fencegate/api.db'"
+                "marks must outlive this process: name a file, fence = 'sqlite:////var/lib/fencegate/api.db'", "fence"
             )
+        try:
+            database(self.fence, SYSTEM)
+        except UnsafeConfiguration as error:
+            raise self.wrong(error.detail, "fence") from None
         if self.upstream_claims and not self.upstream_checks:
             raise self.wrong(
                 "upstream_claims is for a service that compares tokens: upstream_checks", "upstream_claims"
