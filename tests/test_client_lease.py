@@ -162,7 +162,9 @@ def test_an_exported_lease_is_worth_nothing_until_it_was_renewed(clock: ManualCl
     assert not LeaseCore(grant, clock).held
 
 
-@pytest.mark.parametrize("text", ["", "[" * 100_000, "{}", "[]", "null", '{"form": "other"}', '{"form": "fencegate-lease-1"}'])
+@pytest.mark.parametrize(
+    "text", ["", "[" * 100_000, "{}", "[]", "null", '{"form": "other"}', '{"form": "fencegate-lease-1"}']
+)
 def test_what_no_lease_exported_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="exported"):
         import_grant(text)

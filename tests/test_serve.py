@@ -265,6 +265,21 @@ def test_a_watch_of_what_can_not_be_a_key_is_bad_usage() -> None:
     assert "INVALID_PREFIX" in told.stderr
 
 
+def test_an_interrupt_that_comes_while_the_command_line_is_loaded_ends_it_quietly() -> None:
+    program = """
+import sys
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from fencegate.__main__ import main
+main()
+"""
+    told = subprocess.run([sys.executable, "-c", program, "--version"], capture_output=True, text=True, timeout=60)
+    assert (told.returncode, told.stdout, told.stderr) == (130, "", "")
+
+
 def test_the_package_can_be_run_as_a_module() -> None:
     told = subprocess.run([sys.executable, "-m", "fencegate", "--version"], capture_output=True, text=True, timeout=60)
     assert (told.returncode, told.stdout) == (0, run("--version").stdout)

@@ -13,6 +13,7 @@ from fencegate.core.errors import FencegateError, InvalidInput, LockExpired, Loc
 from fencegate.core.names import check_lock_key
 from fencegate.core.token import Token
 
+
 class _Exported(msgspec.Struct, rename="camel"):
     form: Literal["fencegate-lease-1"]
     lock_key: str
