@@ -73,6 +73,7 @@ class Attachment:
     """Takes a lease up where another process left it. There is nothing to undo: it is still the other's."""
 
     doubtful = False
+    wait_until_us = 0
 
     def __init__(self, exported: Grant, clock: Clock, timeout_s: float) -> None:
         self._grant = exported
