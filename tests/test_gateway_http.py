@@ -25,7 +25,7 @@ class Client:
         self.http = http
 
     async def __call__(
-        self, method: str, path: str, token: int | None = None, body: Any = None, **headers: str
+        self, method: str, path: str, token: int | str | None = None, body: Any = None, **headers: str
     ) -> httpx.Response:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token is not None:
@@ -193,6 +193,23 @@ async def test_shadow_mode_counts_and_refuses_nothing(ask: Client) -> None:
     assert fence["durability"].startswith("shadow mode refuses nothing")
     found = (await ask("GET", "/v1/fences/shadow/k")).json()
     assert (found["mode"], found["shadowRefusals"]) == ("shadow", 2)
+
+
+@pytest.mark.parametrize("token", ["nonsense", "0", "1.5", "a.b.c", str(2**63 - 1)])
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [("PUT", "shadow/k", {}), ("PATCH", "shadow/k", {}), ("POST", "shadow/k/claim", None), ("GET", "shadow/k", None)],
+)
+async def test_in_shadow_mode_a_token_that_is_worth_nothing_is_counted_and_refused_nowhere(
+    ask: Client, token: str, method: str, path: str, body: dict[str, Any] | None
+) -> None:
+    await ask("PUT", "shadow/k", 35, {"by": "B"})
+    lock = {"Fencing_Lock": "another:lock"} if token == str(2**63 - 1) else {}
+    answer = await ask(method, path, token, body, **lock)
+    assert answer.is_success
+    assert answer.headers["Fencing-Shadow"] == "would-refuse"
+    found = (await ask("GET", "/v1/fences/shadow/k")).json()
+    assert (found["highestToken"], found["shadowRefusals"]) == ("35", 1)
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
