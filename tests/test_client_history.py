@@ -134,6 +134,17 @@ def test_a_narrow_terminal_cuts_neither_keys_nor_tokens(server: Server) -> None:
             lease.release()
 
 
+@pytest.mark.parametrize("columns", [40, 20])
+def test_a_terminal_that_is_too_narrow_for_a_table_shows_everything_all_the_same(server: Server, columns: int) -> None:
+    lock_key = f"client-history:{columns}"
+    with fencegate.sync.connect(server.url, owner_id="worker-7") as locks, locks.hold(lock_key) as lease:
+        for arguments in (["locks", "--prefix", lock_key], ["history", lock_key]):
+            told = command(server, *arguments, columns=columns).stdout
+            assert "worker-7" in told
+            assert str(lease.token) in told
+            assert (lock_key in told) == (arguments[0] == "locks")
+
+
 def test_the_command_asks_before_it_takes(server: Server) -> None:
     lock_key = "client-history:grace"
     with fencegate.sync.connect(server.url) as locks:

@@ -1,5 +1,7 @@
 """When a lease may be believed: its deadline, by the holder's own clock, and what can and can't move it."""
 
+import json
+
 import pytest
 from msgspec.structs import replace
 
@@ -160,10 +162,35 @@ def test_an_exported_lease_is_worth_nothing_until_it_was_renewed(clock: ManualCl
     assert not LeaseCore(grant, clock).held
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"form": "other"}', '{"form": "fencegate-lease-1"}'])
+@pytest.mark.parametrize(
+    "text", ["", "[" * 100_000, "{}", "[]", "null", '{"form": "other"}', '{"form": "fencegate-lease-1"}']
+)
 def test_what_no_lease_exported_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="exported"):
         import_grant(text)
+
+
+EXPORTED = export_grant(granted("a", {}, REPLY, 0))
+
+
+@pytest.mark.parametrize("field", json.loads(EXPORTED))
+@pytest.mark.parametrize("value", [-1.5, float("inf"), True, [1], {}, "\ud800"], ids=repr)
+def test_an_exported_lease_with_a_field_that_is_of_another_kind_is_refused(field: str, value: object) -> None:
+    with pytest.raises(InvalidInput, match="exported"):
+        import_grant(json.dumps(json.loads(EXPORTED) | {field: value}))
+
+
+@pytest.mark.parametrize("field", ["form", "lockKey", "lockToken", "ownerId", "fencingToken", "ttlMillis"])
+def test_an_exported_lease_without_one_of_its_fields_is_refused(field: str) -> None:
+    rest = {name: value for name, value in json.loads(EXPORTED).items() if name != field}
+    with pytest.raises(InvalidInput, match="exported"):
+        import_grant(json.dumps(rest))
+
+
+def test_an_exported_lease_that_was_cut_off_is_refused() -> None:
+    for length in range(len(EXPORTED)):
+        with pytest.raises(InvalidInput, match="exported"):
+            import_grant(EXPORTED[:length])
 
 
 @pytest.mark.parametrize("ttl", [0, 0.999, -1, 3601, float("nan"), float("inf"), True, "10", None])

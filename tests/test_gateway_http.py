@@ -25,7 +25,7 @@ class Client:
         self.http = http
 
     async def __call__(
-        self, method: str, path: str, token: int | None = None, body: Any = None, **headers: str
+        self, method: str, path: str, token: int | str | None = None, body: Any = None, **headers: str
     ) -> httpx.Response:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token is not None:
@@ -196,22 +196,29 @@ async def test_shadow_mode_counts_and_refuses_nothing(ask: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers",
-    [{"Fencing-Token": "35", "Fencing-Lock": "another"}, {"Fencing-Token": "no token"}, {"Fencing-Token": "a.b.c"}],
-    ids=["of another lock", "no token", "a sequencer"],
+    ("token", "lock"),
+    [
+        ("nonsense", {}),
+        ("0", {}),
+        ("1.5", {}),
+        ("a.b.c", {}),
+        ("36", {"Fencing_Lock": "another:lock"}),
+    ],
 )
-async def test_shadow_mode_does_not_refuse_what_is_no_token_of_this_lock_either(
-    ask: Client, headers: dict[str, str]
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [("PUT", "shadow/k", {}), ("PATCH", "shadow/k", {}), ("POST", "shadow/k/claim", None), ("GET", "shadow/k", None)],
+)
+async def test_in_shadow_mode_a_token_that_is_worth_nothing_is_counted_and_refused_nowhere(
+    ask: Client, token: str, lock: dict[str, str], method: str, path: str, body: dict[str, Any] | None
 ) -> None:
     """A guard that is not the one which its callers lock by is what shadow mode is there to find."""
-    before = (await ask("GET", "/v1/fences/shadow/odd")).json()["shadowRefusals"]
-    written = await ask("PUT", "shadow/odd", None, {"by": "A"}, **headers)
-    assert (written.status_code // 100, written.headers["Fencing-Shadow"]) == (2, "would-refuse")
-    found = await ask("GET", "shadow/odd", None, None, **headers)
-    assert (found.json(), found.headers["Fencing-Shadow"]) == ({"by": "A"}, "would-refuse")
-    assert (await ask("POST", "shadow/odd/claim", None, None, **headers)).status_code in (400, 401, 403)
-    fence = (await ask("GET", "/v1/fences/shadow/odd")).json()
-    assert fence["shadowRefusals"] == before + 2
+    await ask("PUT", "shadow/k", 35, {"by": "B"})
+    answer = await ask(method, path, token, body, **lock)
+    assert answer.is_success
+    assert answer.headers["Fencing-Shadow"] == "would-refuse"
+    found = (await ask("GET", "/v1/fences/shadow/k")).json()
+    assert (found["highestToken"], found["shadowRefusals"]) == ("35", 1)
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ import pytest
 from fencegate.clock import SYSTEM, ManualClock
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate.core.ports import Change, Store
-from fencegate_lockservice import route_keeper
+from fencegate_lockservice import route_keeper, route_record
 from fencegate_lockservice.config import LockSettings
 from fencegate_lockservice.opening import LockService, open_service
 from fencegate_lockservice.route_change import RoutesNotAccepted, accept
-from fencegate_lockservice.route_record import ENTRY, Record, identified, put, remembered, write
+from fencegate_lockservice.route_record import ENTRY, Record, Remembered, identified, put, remembered, write
 from fencegate_lockservice.routes import Routes
 from fencegate_lockservice.stores import close_store, open_store
 from tests.eventually import eventually
@@ -221,6 +221,26 @@ async def test_routes_change_when_what_moves_is_free_and_its_tokens_are_past(slo
     changed = await slow.serve(all="b")
     assert int((await changed.acquire("orders:1", {}))["fencingToken"]) > int(order["fencingToken"])
     assert (await changed.status("cart:1"))["fencingToken"] == cart["fencingToken"]
+
+
+async def test_after_a_change_that_broke_off_nobody_starts_by_the_old_routes_while_others_do_by_the_new(
+    slow: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await (await slow.serve(all="a")).close()
+    await identified({slow.url("b"): await slow.store("b")}, slow.clock)
+    once = iter([put])
+
+    async def killed(*given: Any) -> Remembered:
+        for write_one in once:
+            return await write_one(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(route_record, "put", killed)
+        await change(slow, slow.routes(all="b"), retired=("a",))
+    with pytest.raises(UnsafeConfiguration):
+        await slow.serve(all="a")
+    await slow.serve(all="b")
 
 
 async def test_a_lease_that_ran_out_with_every_replica_stopped_is_free(slow: Stores) -> None:

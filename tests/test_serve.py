@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -238,6 +239,45 @@ def test_a_terminal_that_can_not_show_a_key_shows_it_all_the_same(server: Server
     assert r"cli:\xe9t\xe9" in table.stdout
     listed = run("locks", "--prefix", "cli:\N{LATIN SMALL LETTER E WITH ACUTE}", "--json", **environment)
     assert [lock["lockKey"] for lock in json.loads(listed.stdout)["locks"]] == ["cli:été"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("command", ["demo --list", "doctor --json", "--version"])
+def test_a_disk_that_is_full_is_said_in_one_line(command: str, tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        told = subprocess.run(
+            [*FENCEGATE, *command.split()], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, cwd=tmp_path
+        )
+    assert told.returncode == 1
+    assert re.fullmatch(r"FAILED .*No space left on device\n", told.stderr)
+
+
+def test_an_output_that_is_closed_is_no_error(tmp_path: Path) -> None:
+    told = subprocess.run(
+        ["sh", "-c", f"{FENCEGATE[0]} doctor --json >&-"], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+
+
+def test_a_watch_of_what_can_not_be_a_key_is_bad_usage() -> None:
+    told = run("watch", "--prefix", "\x01")
+    assert (told.returncode, told.stderr.count("\n")) == (2, 1)
+    assert "INVALID_PREFIX" in told.stderr
+
+
+def test_an_interrupt_that_comes_while_the_command_line_is_loaded_ends_it_quietly() -> None:
+    program = """
+import sys
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from fencegate.__main__ import main
+main()
+"""
+    told = subprocess.run([sys.executable, "-c", program, "--version"], capture_output=True, text=True, timeout=60)
+    assert (told.returncode, told.stdout, told.stderr) == (130, "", "")
 
 
 def test_the_package_can_be_run_as_a_module() -> None:

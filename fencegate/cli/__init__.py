@@ -1,6 +1,7 @@
 """The command line. Exit codes: 0 done, 1 refused or violated, 2 bad usage, 3 no server."""
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -63,11 +64,20 @@ def main() -> None:
     """Run a command; errors are said in one line, never as a traceback."""
     with _quietly(), _showing_everything():
         try:
-            app()
+            try:
+                app()
+            finally:
+                if sys.stdout is not None:
+                    sys.stdout.flush()
         except FencegateError as error:
             _fail(error)
         except KeyboardInterrupt:
             sys.exit(130)
+        except OSError as error:
+            _say_nothing_more()
+            if not isinstance(error, BrokenPipeError):  # nobody wants to read on
+                err.print(f"[bold red]FAILED[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            sys.exit(1)
 
 
 @contextmanager
@@ -99,6 +109,14 @@ def _showing_everything() -> Iterator[None]:
     finally:
         with suppress(OSError):  # nor is there anybody to show it to when a pipe is closed
             stdout.reconfigure(errors=errors)
+
+
+def _say_nothing_more() -> None:
+    """What could not be written, to a disk that is full, is tried once more when the process ends."""
+    with suppress(OSError, AttributeError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _fail(error: FencegateError) -> NoReturn:

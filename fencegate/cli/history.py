@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from fencegate.cli.options import Json, Url, out, print_json
+from fencegate.cli.tables import print_rows
 
 if TYPE_CHECKING:
     from fencegate.client.history import LockHistory, PastHold
@@ -29,23 +29,19 @@ def history(
     if json:
         print_json(_told(found))
         return
-    out.print(_table(found) if found.holds else "Nobody is known to have held this lock.")
+    if found.holds:
+        print_rows(("owner", "token", "from", "to", "ending"), list(map(_row, found)), ("token", "from", "to"))
+    else:
+        out.print("Nobody is known to have held this lock.")
     if not found.complete:
         out.print("[yellow]Something may be missing[/]: the history was switched off, or behind, for some time.")
 
 
-def _table(found: "LockHistory") -> Table:
-    table = Table(header_style="bold")
-    table.add_column("owner", overflow="fold", min_width=12)
-    for name in ("token", "from", "to"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("ending", min_width=8)
-    for hold in found:
-        how = f"[{_COLOURS.get(hold.ending, 'bold')}]{hold.ending or 'held'}[/]"
-        if hold.reason:
-            how += f" {escape(hold.reason)}"
-        table.add_row(escape(hold.owner_id) + _kind(hold), hold.token.wire, *_times(hold), how)
-    return table
+def _row(hold: "PastHold") -> tuple[str, ...]:
+    how = f"[{_COLOURS.get(hold.ending, 'bold')}]{hold.ending or 'held'}[/]"
+    if hold.reason:
+        how += f" {escape(hold.reason)}"
+    return escape(hold.owner_id) + _kind(hold), hold.token.wire, *_times(hold), how
 
 
 def _kind(hold: "PastHold") -> str:

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from fencegate.cli.duration import duration
 from fencegate.cli.options import Json, Url, out, print_json
+from fencegate.cli.tables import print_rows
 
 MAX_HOLDERS = 50
 _NUMBERS = frozenset({"token", "left", "waiters", "slot"})
@@ -28,20 +28,23 @@ def locks(
     if json:
         print_json({"locks": found})
         return
-    table = _table("lock key", "owner", "mode", "token", "left", "waiters")
-    for lock in found:
-        holders = lock["holders"]
-        others = f" [dim]+{len(holders) - 1}[/]" if len(holders) > 1 else ""
-        left = f"{lock['remainingMillis'] / 1000:.1f} s"
-        table.add_row(
-            escape(lock["lockKey"]),
-            escape(lock["ownerId"]) + others,
-            _kind(lock),
-            lock["fencingToken"],
-            left,
-            str(lock["waiters"]),
-        )
-    out.print(table if found else "No lock is held.")
+    if not found:
+        out.print("No lock is held.")
+        return
+    print_rows(("lock key", "owner", "mode", "token", "left", "waiters"), list(map(_row, found)), _NUMBERS)
+
+
+def _row(lock: dict[str, Any]) -> tuple[str, ...]:
+    holders = lock["holders"]
+    others = f" [dim]+{len(holders) - 1}[/]" if len(holders) > 1 else ""
+    return (
+        escape(lock["lockKey"]),
+        escape(lock["ownerId"]) + others,
+        _kind(lock),
+        lock["fencingToken"],
+        f"{lock['remainingMillis'] / 1000:.1f} s",
+        str(lock["waiters"]),
+    )
 
 
 def status(lock_key: str, url: Url = None, json: Json = False) -> None:
@@ -73,15 +76,7 @@ def status(lock_key: str, url: Url = None, json: Json = False) -> None:
     for name, value in rows.items():
         out.print(f"  {name:<8}{value}", highlight=False, soft_wrap=True)
     if len(lock["holders"]) > 1 or "slot" in lock["holders"][0]:
-        out.print(_holders(lock["holders"]))
-
-
-def _table(*columns: str) -> Table:
-    """Nothing is cut off where the terminal is narrow: a key or a token that ends in dots can't be copied."""
-    table = Table(header_style="bold")
-    for name in columns:
-        table.add_column(name, overflow="fold", no_wrap=name in _NUMBERS)
-    return table
+        _print_holders(lock["holders"])
 
 
 def _kind(lock: dict[str, Any]) -> str:
@@ -92,15 +87,14 @@ def _kind(lock: dict[str, Any]) -> str:
     return f"{mode}, with all below it" if lock.get("hierarchical") else mode
 
 
-def _holders(holders: list[dict[str, Any]]) -> Table:
+def _print_holders(holders: list[dict[str, Any]]) -> None:
     permits = "slot" in holders[0]
-    table = _table("owner", "token", *(["slot", "fence"] if permits else []))
+    rows = []
     for holder in holders[:MAX_HOLDERS]:
         slot = [str(holder["slot"]), escape(holder["fence"])] if permits else []
-        table.add_row(escape(holder["ownerId"]), holder["fencingToken"], *slot)
-    if len(holders) > MAX_HOLDERS:
-        table.caption = f"and {len(holders) - MAX_HOLDERS} more: see --json"
-    return table
+        rows.append([escape(holder["ownerId"]), holder["fencingToken"], *slot])
+    more = f"and {len(holders) - MAX_HOLDERS} more: see --json" if len(holders) > MAX_HOLDERS else None
+    print_rows(["owner", "token", *(["slot", "fence"] if permits else [])], rows, _NUMBERS, more)
 
 
 def force_release(

@@ -24,7 +24,7 @@ def print_json(value: Any) -> None:
 
     text = dumps(value).decode()
     try:
-        text.encode(sys.stdout.encoding or "utf-8")
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")  # none where it was closed
     except UnicodeEncodeError:
         text = json.dumps(json.loads(text))  # in ASCII; what is replaced by another sign would be another key
     print(text, flush=True)  # whatever becomes of the process at its end, it was told

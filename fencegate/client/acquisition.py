@@ -50,7 +50,7 @@ class Acquisition(Generic[G]):
         self._fresh = self._wish.request_id is None
         """Whether nobody was told of the request yet."""
         self._begun_us = now_us = clock.monotonic_us()
-        self._wait_until_us = now_us + self._wish.wait_s * 1e6
+        self.wait_until_us = now_us + self._wish.wait_s * 1e6
         self._repeatable_until_us = now_us + _REPEATABLE_US
         self.doubtful = False
         """Whether the lock service may hold something for us that we don't know of."""
@@ -89,13 +89,13 @@ class Acquisition(Generic[G]):
                 return await repeated_after(last, lambda: self._poll(transport), self._is_worth_another)
             except LockHeld:
                 now_us = self._answered()
-                if now_us >= self._wait_until_us and self._next is None:
+                if now_us >= self.wait_until_us and self._next is None:
                     raise
                 was_hasty = now_us - self._polled_us < self._poll_ms(self._polled_us) * 500
                 hasty = hasty + 1 if was_hasty else 0
             except LockExpired:  # an earlier attempt got the lock, and its lease ended before we heard of it
                 self._drop_next()
-                if self._wish.request_id is not None or self._answered() >= self._wait_until_us:
+                if self._wish.request_id is not None or self._answered() >= self.wait_until_us:
                     raise
                 self._request_id = self._clock.random_id()
                 hasty += 1
@@ -205,7 +205,7 @@ class Acquisition(Generic[G]):
 
     def _comes_back(self, started_us: int, poll_ms: int) -> bool:
         """Whether there is time for another poll after one that began then."""
-        return self._wait_until_us - started_us > poll_ms * 1000
+        return self.wait_until_us - started_us > poll_ms * 1000
 
     def _refused(self, error: FencegateError, poll_ms: int) -> None:
         """Know what a poll that brought nothing may have left behind."""
@@ -215,7 +215,7 @@ class Acquisition(Generic[G]):
     def _is_worth_another(self, error: Exception) -> bool:
         if not worth_repeating(error) or isinstance(error, _TooOld) or self._next is not None:
             return False
-        until_us = self._wait_until_us
+        until_us = self.wait_until_us
         if self.doubtful:
             until_us = max(until_us, self._begun_us + self._timeout_s * 1e6)
         return self._clock.monotonic_us() < until_us
@@ -230,7 +230,7 @@ class Acquisition(Generic[G]):
     def _poll_ms(self, now_us: int) -> int:
         """How long the next poll waits; 0 when the time is over, and one last look is all that is left."""
         longest_ms = min(-(-self._wish.ttl_ms // 3), _LONGEST_POLL_MS)
-        left_us = self._wait_until_us - now_us
+        left_us = self.wait_until_us - now_us
         return longest_ms if left_us >= longest_ms * 1000 else max(0, math.ceil(left_us / 1000))
 
     def _answered(self) -> int:

@@ -1,9 +1,11 @@
 """A lease in another process's hands: what `export` writes, and taking it up by a renewal."""
 
-import json
+from typing import Literal
+
+import msgspec
 
 from fencegate.client.attempt import repeated, worth_repeating
-from fencegate.client.grant import Grant, mode_of, renewed
+from fencegate.client.grant import Grant, Mode, renewed
 from fencegate.client.patience import within
 from fencegate.client.transport import Transport
 from fencegate.clock import Clock
@@ -11,7 +13,18 @@ from fencegate.core.errors import FencegateError, InvalidInput, LockExpired, Loc
 from fencegate.core.names import check_lock_key
 from fencegate.core.token import Token
 
-_FORM = "fencegate-lease-1"
+
+class _Exported(msgspec.Struct, rename="camel"):
+    form: Literal["fencegate-lease-1"]
+    lock_key: str
+    lock_token: str
+    owner_id: str
+    fencing_token: str
+    sequencer: str | None
+    ttl_millis: int
+    mode: Mode = "exclusive"
+    slot: int | None = None
+    fence: str | None = None
 
 
 def export_grant(grant: Grant) -> str:
@@ -20,42 +33,39 @@ def export_grant(grant: Grant) -> str:
     It holds the secret lockToken, so pass it on with care. It holds no deadline: the clocks of two processes need not
     compare, so whoever takes it up begins with a renewal.
     """
-    return json.dumps(
-        {
-            "form": _FORM,
-            "lockKey": grant.lock_key,
-            "lockToken": grant.lock_token,
-            "ownerId": grant.owner_id,
-            "fencingToken": grant.token.wire,
-            "sequencer": grant.sequencer,
-            "ttlMillis": grant.ttl_ms,
-            "mode": grant.mode,
-            "slot": grant.slot,
-            "fence": grant.fence,
-        }
+    exported = _Exported(
+        "fencegate-lease-1",
+        grant.lock_key,
+        grant.lock_token,
+        grant.owner_id,
+        grant.token.wire,
+        grant.sequencer,
+        grant.ttl_ms,
+        grant.mode,
+        grant.slot,
+        grant.fence,
     )
+    return msgspec.json.encode(exported).decode()
 
 
 def import_grant(exported: str) -> Grant:
     """The grant of an exported lease, already past its deadline: it is worth nothing until it was renewed."""
     try:
-        data = json.loads(exported)
-        if data["form"] != _FORM:
-            raise ValueError(data["form"])
+        data = msgspec.json.decode(exported, type=_Exported)
         return Grant(
-            lock_key=check_lock_key(data["lockKey"]),
-            lock_token=str(data["lockToken"]),
-            owner_id=str(data["ownerId"]),
-            token=Token.parse(data["fencingToken"]),
-            sequencer=data["sequencer"],
-            ttl_ms=int(data["ttlMillis"]),
+            lock_key=check_lock_key(data.lock_key),
+            lock_token=data.lock_token,
+            owner_id=data.owner_id,
+            token=Token.parse(data.fencing_token),
+            sequencer=data.sequencer,
+            ttl_ms=data.ttl_millis,
             started_us=0,
             deadline_us=0,
-            mode=mode_of(data.get("mode", "exclusive")),
-            slot=data.get("slot"),
-            fence=data.get("fence"),
+            mode=data.mode,
+            slot=data.slot,
+            fence=data.fence,
         )
-    except (ValueError, KeyError, TypeError, FencegateError):
+    except (ValueError, TypeError, RecursionError, FencegateError):
         raise InvalidInput("exported", "is not what lease.export() wrote") from None
 
 
@@ -63,6 +73,7 @@ class Attachment:
     """Takes a lease up where another process left it. There is nothing to undo: it is still the other's."""
 
     doubtful = False
+    wait_until_us = 0
 
     def __init__(self, exported: Grant, clock: Clock, timeout_s: float) -> None:
         self._grant = exported

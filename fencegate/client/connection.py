@@ -8,6 +8,7 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fencegate.client.attempt import repeated, worth_repeating
 from fencegate.client.background import background
 from fencegate.client.life import LeaseState, Life
 from fencegate.client.renewal import keep
@@ -77,13 +78,16 @@ class Connection:
             found = self._transports[loop] = _LoopTransport()
         return await found.get(self.url, self.timeout_s)
 
-    async def open(self) -> Transport:
+    async def open(self, until_us: float = 0) -> Transport:
         """The transport of the running event loop, with the thread's opened before a lock is acquired, not when it is
-        to be renewed.
+        to be renewed. A store that can't be reached is tried again until then: a server would be asked again, too.
 
         An embedded store closes with its last user, and with `memory://` its locks are gone then: so the thread has
         to be one of them before the caller's event loop can end.
         """
+        return await repeated(self._open, lambda error: worth_repeating(error) and self.clock.monotonic_us() < until_us)
+
+    async def _open(self) -> Transport:
         found = self._transports.get(background().loop)
         if found is None or found.transport is None:
             await asyncio.wrap_future(background().spawn(self.transport()))

@@ -24,6 +24,11 @@ class Request(Protocol[G_co]):
 
     doubtful: bool
 
+    @property
+    def wait_until_us(self) -> float:
+        """How long it may take to be had, on the client's clock; 0 when nobody wants to wait."""
+        ...
+
     def run(self, transport: Transport) -> Awaitable[G_co]: ...
 
     async def undo(self, transport: Transport) -> None: ...
@@ -56,7 +61,7 @@ class Holding(Generic[G_co, K]):
         try:
             request = self._make_request()
             try:
-                grant = await request.run(connection.ready() or await connection.open())
+                grant = await request.run(connection.ready() or await connection.open(request.wait_until_us))
             except BaseException:  # cancelled, too: what may be under way is found and undone in the background
                 if request.doubtful:
                     connection.owe(request.undo)

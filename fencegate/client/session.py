@@ -36,6 +36,7 @@ class Opening:
     """Opens a session. One whose answer got lost holds nothing, and runs out by itself; so it may be asked again."""
 
     doubtful = False
+    wait_until_us = 0
 
     def __init__(self, owner_id: str, ttl_ms: int, clock: Clock, timeout_s: float) -> None:
         self._body = {"ownerId": owner_id, "ttlMillis": ttl_ms}

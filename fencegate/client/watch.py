@@ -53,7 +53,6 @@ class Watcher:
         if since is not None and since < 0:
             raise InvalidInput("since", "must be the id of an event")
         self._connection = connection
-        connection.watchers.add(self)
         self._query: dict[str, str] = {}
         if key is not None:
             self._query["key"] = check_lock_key(key, "key")
@@ -67,6 +66,7 @@ class Watcher:
         self._closed = False
         self._met = False
         self._failures = 0
+        connection.watchers.add(self)  # when it is whole: it is closed with the client
 
     @property
     def id(self) -> int | None:

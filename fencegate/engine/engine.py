@@ -101,6 +101,7 @@ class Engine(Looking):
                 await self._tending.finished()
         except TimeoutError:
             log.warning("the store does not answer; what was begun is left to it, and to the TTL")
+            await self._tending.abandon()
 
     # --- what callers ask ---
 

@@ -82,6 +82,7 @@ class Lanes:
         self._is_watched = self.observed is not None
         self._random_id = clock.random_id
         self._slow: set[asyncio.Task[None]] = set()
+        self._landing: set[asyncio.Future[None]] = set()
         self._now: Callable[[], Interval] = self.records.now if self.observed is not None else cast(Any, store.now)
         """The time, without a word of why it can't be told: whoever gives up finds that."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -89,6 +90,7 @@ class Lanes:
         self._busy = 0
         self._idle: asyncio.Event | None = None
         """Set when nothing is under way, once somebody waits for that."""
+        self._stopped = False
 
     # --- the lanes ---
 
@@ -122,6 +124,14 @@ class Lanes:
             if self._idle is None:
                 self._idle = asyncio.Event()
             await self._idle.wait()
+
+    async def stop(self) -> None:
+        """Wait for the store no longer, nor ask it anything more: whoever waits for it is told so."""
+        self._stopped = True
+        while under_way := [*self._slow, *self._landing]:
+            for one in under_way:
+                one.cancel()
+            await asyncio.wait(under_way)
 
     # --- the common case, on callbacks ---
 
@@ -197,6 +207,8 @@ class Lanes:
         """Send what was asked, on the ground of what is known."""
         lot = (lane,)
         try:
+            if self._stopped:
+                raise OutcomeUnknown(_STOPPED)
             now = self._now() or self.records.now()
             if len(asked) == 1 and not lane.waiting:
                 result = fold_alone(lane.entry, asked[0][0], now, self._limits, self.known.guess)
@@ -216,6 +228,8 @@ class Lanes:
             self._give_up(lot, asked, error)
             asyncio.get_running_loop().call_soon(self._go, lane)
             return
+        self._landing.add(landing)
+        landing.add_done_callback(self._landing.discard)
         landing.add_done_callback(lambda done: landed(_error_of(done)))
 
     def _fold_known(self, lot: tuple[Lane], asked: list[Asked], now: Interval) -> Fold:
@@ -256,6 +270,11 @@ class Lanes:
     # --- everything else ---
 
     def _slowly(self, lot: Lot, asked: list[Asked], work: Coroutine[Any, Any, None]) -> None:
+        if self._stopped:  # nobody would wait for a task that begins now
+            work.close()
+            self._leave(lot, asked)
+            return
+
         async def to_the_end() -> None:
             try:
                 await work
@@ -274,13 +293,16 @@ class Lanes:
             if task.cancelled():
                 # With all tasks of a loop that ends. Those of the application may still want to release: were the
                 # lanes left as they are, they would wait here until they lose patience.
-                self._give_up(lot, asked, OutcomeUnknown(_STOPPED))
-                for lane in lot:
-                    self._go(lane)
+                self._leave(lot, asked)
 
         task = asyncio.get_running_loop().create_task(to_the_end())
         self._slow.add(task)
         task.add_done_callback(ended)
+
+    def _leave(self, lot: Lot, asked: list[Asked]) -> None:
+        self._give_up(lot, asked, OutcomeUnknown(_STOPPED))
+        for lane in lot:
+            self._go(lane)
 
     async def _recover(self, lot: Lot, asked: list[Asked], trying: Attempt, error: BaseException) -> None:
         """A commit did not land, or did not say so."""

@@ -96,10 +96,19 @@ class Tending:
         self._alarms.close()
 
     async def finished(self) -> None:
-        """Return when what was begun is done."""
+        """Return when what was begun is done, and what that began."""
+        await self.lanes.drained()
         while self._work:
             await asyncio.wait(self._work)
-        await self.lanes.drained()
+            await self.lanes.drained()
+
+    async def abandon(self) -> None:
+        """Leave what was begun undone. A task that is left behind is told of as an error when its loop ends."""
+        await self.lanes.stop()
+        while self._work:
+            for task in self._work:
+                task.cancel()
+            await asyncio.wait(self._work)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -17,7 +17,7 @@ class Call:
         self.mark: int | None = None
         self.shadow = False
         self.tokenless = False
-        """Without a token of this lock, where one is needed or was sent: shadow mode lets it through."""
+        """Without a token, or with one that is worth nothing here, which shadow mode lets through."""
 
     def saw(self, seen: Seen) -> None:
         self.mark = seen.mark

@@ -10,9 +10,7 @@ from typing import TypeVar
 from fencegate.clock import Clock
 from fencegate.core import fence
 from fencegate.core.errors import (
-    BadSequencer,
     FencegateError,
-    InvalidToken,
     KeyRequired,
     MethodNotAllowed,
     NotFound,
@@ -20,7 +18,6 @@ from fencegate.core.errors import (
     RangeNotSatisfiable,
     ResourceUnavailable,
     StaleToken,
-    TokenNotForThisKey,
     TokenRequired,
 )
 from fencegate.core.ports import Guarantee, Key, Resource, Seen
@@ -77,24 +74,21 @@ class Protected(ABC):
     # --- for the kinds of resources ---------------------------------------------------------------------------------
 
     def given(self, call: Call) -> Token | None:
-        """The token of the call, checked against the fence; None when it has none. In shadow mode one that is no token
-        of this lock counts as refused, and is taken for none."""
+        """The token of the call, checked against the fence; None when it has none. In shadow mode one that is worth
+        nothing counts as refused, and as none."""
         try:
-            return self._checked(call)
-        except (InvalidToken, BadSequencer, TokenNotForThisKey):
-            if self.settings.mode == "enforce":
+            token = given_token(call.request)
+            if token is not None:
+                if call.fence:  # a batch learns it from its body, and comes here again
+                    check_lock(call.request, call.fence)
+                if self.settings.issuer:
+                    check_ceiling(token, self._clock.now_us())
+        except FencegateError:
+            if self.settings.mode != "shadow":
                 raise
+            token = None
             call.tokenless = True
-            return None
-
-    def _checked(self, call: Call) -> Token | None:
-        token = given_token(call.request)
-        if token is not None:
-            if call.fence:  # a batch learns it from its body, and comes here again
-                check_lock(call.request, call.fence)
-            if self.settings.issuer:
-                check_ceiling(token, self._clock.now_us())
-            call.token = token
+        call.token = token
         return token
 
     def required(self, call: Call) -> Token:
@@ -162,9 +156,11 @@ class Protected(ABC):
         return key, self.guard.lock_key(key)
 
     async def _claim(self, call: Call) -> Reply:
-        token = self._checked(call)
+        token = self.given(call)
         if token is None:
-            raise TokenRequired("a claim is nothing but a token: send it in Fencing-Token")
+            if not call.tokenless:
+                raise TokenRequired("a claim is nothing but a token: send it in Fencing-Token")
+            token = Token(1)
         seen = await self.within(self.resource.claim(call.fence, token), "unknown")
         call.saw(seen)
         return Reply(200, dumps(self._about(call, token=token.wire, highestToken=str(seen.mark))))

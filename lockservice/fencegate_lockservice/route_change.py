@@ -44,7 +44,9 @@ async def accept(
 
     `retired` are stores that had routes and lose them all; `gone` are identities of stores that are no more.
     """
-    everything = {**stores, **(retired or {})}
+    # Those that lose their routes are told first: were this killed in between, nobody can start by the old routes while
+    # others do by the new ones.
+    everything = {**(retired or {}), **stores}
     try:
         found = await identified(everything, clock)
         _check_known(found, gone)

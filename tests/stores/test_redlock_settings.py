@@ -1,6 +1,7 @@
 """What a redlock store refuses to work with, and what it says of the settings of its nodes."""
 
 import asyncio
+import gc
 import random
 from pathlib import Path
 
@@ -292,3 +293,22 @@ async def test_the_scripts_of_a_node_do_what_the_rules_of_voting_say(lasting_fiv
         refused = await line.call("EVALSHA", PREPARE.digest, 3, *run, *wrong, name, "9")
         assert refused == [b"stranger"]
     line.abort()
+
+
+async def test_what_fails_after_whoever_asked_went_away_is_not_told_as_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = redlock.RedlockStore(parse("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"))
+
+    async def fails_later() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        raise Unavailable("no majority")
+
+    asking = store._begin(fails_later())
+    asking.cancel()
+    while store._work:
+        await asyncio.sleep(0)
+    del asking
+    gc.collect()
+    assert caplog.records == []

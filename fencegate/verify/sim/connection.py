@@ -68,7 +68,7 @@ class DirectConnection(SimConnection):
     async def transport(self) -> Transport:
         return await asyncio.shield(self._here)
 
-    async def open(self) -> Transport:
+    async def open(self, until_us: float = 0) -> Transport:
         await asyncio.shield(self._thread)
         return await self.transport()
 

@@ -143,8 +143,13 @@ class RedlockStore:
             return refused
         task = asyncio.get_running_loop().create_task(work)
         self._work.add(task)
-        task.add_done_callback(self._work.discard)
+        task.add_done_callback(self._ended)
         return asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._work.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at: whoever asked may have gone away, and asyncio would tell of it as an error
 
     async def _commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]]) -> None:
         voting = self._voting()
