@@ -16,7 +16,7 @@ from tests.real.etcd import EtcdCluster, EtcdServer
 T = TypeVar("T")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
     """One member; whoever kills it starts it again."""
     if reason := real.missing():
@@ -26,7 +26,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
     server.terminate()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def etcd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
     """Three members; whoever kills one starts it again."""
     if reason := real.missing():

@@ -31,7 +31,7 @@ def address(servers: Five) -> str:
     return "redlock://" + ",".join(f"{server.host}:{server.port}" for server in servers)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lasting_five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Five]:
     """Servers for all tests that do them no harm: each has a prefix of its own."""
     with started(tmp_path_factory.mktemp("redlock")) as servers:

@@ -21,7 +21,7 @@ from fencegate_lockservice.stores import open_store as open_url
 from tests.real import zookeeper as real
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real.ZooKeeperServer]:
     """A server that tests may kill and stop; they leave it running."""
     if reason := real.missing():

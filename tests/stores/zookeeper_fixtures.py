@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     yield from _started(real.ZooKeeperServer, tmp_path_factory.mktemp("zookeeper"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def zookeeper_ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     yield from _started(real.Ensemble, tmp_path_factory.mktemp("ensemble"))
 
