@@ -56,7 +56,7 @@ class SeaweedServer(ServerProcess):
             "ip.bind": self.host,
             "master.volumeSizeLimitMB": "64",
             "master.telemetry": "false",
-            "volume.max": "100",
+            "volume.max": "1000",
             "filer.localSocket": str(self._folder / "filer.sock"),
             "s3.localSocket": str(self._folder / "s3.sock"),
             "s3.port.iceberg": "0",
