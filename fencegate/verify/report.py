@@ -19,6 +19,7 @@ _OWN_STYLE = """
 .fault { opacity: .85 } .fault.pause { fill: var(--hatch) } .fault.kill { fill: var(--bad) }
 .fault.line { fill: var(--a) } .fault.other { fill: var(--b) }
 .dot.calm { fill: var(--good); opacity: .7 } .dot.during { fill: var(--a); opacity: .75 }
+.overview th, .overview td { padding: .42rem .7rem } .overview thead th { font-size: .92rem; line-height: 1.3 }
 .end-tick { text-anchor: end } .median { stroke: var(--ink); stroke-width: 2 }
 .curve { fill: none; stroke-width: 2.5 } .curve.fenced { stroke: var(--good) } .curve.unfenced { stroke: var(--bad) }
 .name { text-anchor: end; font-weight: 600 } .name.fenced { fill: var(--good) } .name.unfenced { fill: var(--bad) }
