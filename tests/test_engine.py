@@ -37,7 +37,7 @@ from fencegate.core.model import (
     member_entry,
     session_entry,
 )
-from fencegate.core.ports import Ambiguous, Change, Changes, Conflict, Interval, Store
+from fencegate.core.ports import Ambiguous, Change, Changes, Conflict, Entry, Interval, Store
 from fencegate.engine import Engine, resolving
 from fencegate.engine import known as known_module
 from fencegate.engine import lanes as lanes_module
@@ -534,7 +534,12 @@ async def test_many_idle_records_are_forgotten_side_by_side_and_no_two_raise_one
     class Crowded(FaultyStore):
         under_way = 0
         most = 0
+        widest = 0
         conflicts = 0
+
+        async def scan(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Entry]]:
+            self.widest = max(self.widest, limit)
+            return await super().scan(prefix, after, limit)
 
         async def commit(self, changes: Sequence[Change], log: Sequence[tuple[str, bytes]], not_after_us: int) -> None:
             self.under_way += 1
@@ -560,6 +565,7 @@ async def test_many_idle_records_are_forgotten_side_by_side_and_no_two_raise_one
             while await engine.scan("", "", 1):
                 await asyncio.sleep(0.01)
     assert store.most > 8
+    assert store.widest <= tending_module.PAGE  # however many there are, no more of them are read at once
     assert store.conflicts <= 64  # a floor that was never seen is guessed to be absent, once
 
 

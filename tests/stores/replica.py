@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from fencegate.core.model import Waiter
+from fencegate.core.model import Waiter, lock_entry
 from fencegate.engine import Engine
 from fencegate_lockservice.stores import close_store, open_store
 from tests.eventually import eventually
@@ -75,5 +75,19 @@ async def looking(store_url: str, lock_key: str) -> AsyncIterator[Callable[[], A
 
     try:
         yield queue
+    finally:
+        await close_store(store)
+
+
+@asynccontextmanager
+async def demo_locks(store_url: str) -> AsyncIterator[Callable[[], Awaitable[set[str]]]]:
+    """Gives what tells the locks of demos that are in the store now."""
+    store = await open_store(store_url)
+
+    async def found() -> set[str]:
+        return {key for key, _ in await store.scan(lock_entry("demo-"), "", 1000)}
+
+    try:
+        yield found
     finally:
         await close_store(store)

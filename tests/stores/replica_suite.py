@@ -23,7 +23,7 @@ from fencegate import connect, sync
 from fencegate.clock import SYSTEM
 from tests.eventually import eventually
 from tests.servers import MakeServer
-from tests.stores.replica import LONG_MS, Json, Replica, looking, until_acquired
+from tests.stores.replica import LONG_MS, Json, Replica, demo_locks, looking, until_acquired
 from tests.stores.rolling import Client, Restartable, all_go_on
 from tests.watching import events, watching
 
@@ -135,7 +135,7 @@ class ReplicaSuite:
             assert int((await behind)["fencingToken"]) > int(grant["fencingToken"])
 
     async def test_waiters_of_a_replica_that_was_killed_delay_the_others_by_one_offer(
-        self, replicas: list[Replica], lock_key: str
+        self, replicas: list[Replica], store_url: str, lock_key: str
     ) -> None:
         alive, doomed, other = replicas
         holder = await alive.acquire(lock_key)
@@ -150,6 +150,11 @@ class ReplicaSuite:
         async with asyncio.timeout(SOON_S):
             await alive.release(holder)
             assert int((await living)["fencingToken"]) > int(holder["fencingToken"])
+        async with looking(store_url, lock_key) as queue:
+            found = await queue()
+        thought_dead_us = {waiter.suspect_us for waiter in found}
+        assert (len(found), len(thought_dead_us)) == (6, 1)  # all by the first offer, and not by one each
+        assert 0 not in thought_dead_us
 
     async def test_replicas_are_restarted_one_after_the_other_and_nobody_is_refused(
         self, store_url: str, tmp_path: Path, lock_key: str
@@ -192,9 +197,20 @@ class ReplicaSuite:
             with two.hold(lock_key, ttl=60, wait=30) as later:
                 assert later.token > lease.token
 
-    def test_the_demo_proves_its_point_on_this_store(self, store_url: str) -> None:
-        run = [*COMMAND, "demo", "gc-pause", "--json", "--store", store_url]
-        done = subprocess.run(run, capture_output=True, text=True, timeout=200, check=False)
+    async def test_the_demo_proves_its_point_on_this_store(self, store_url: str) -> None:
+        async with demo_locks(store_url) as found:
+            before = await found()
+            run = [*COMMAND, "demo", "gc-pause", "--json", "--store", store_url]
+            demo = asyncio.ensure_future(
+                asyncio.to_thread(subprocess.run, run, capture_output=True, text=True, timeout=200, check=False)
+            )
+
+            async def locks_here() -> bool:
+                return demo.done() or bool(await found() - before)
+
+            await eventually(locks_here, within_s=200)
+            assert not demo.done(), f"no lock of the demo was seen in this store: {demo.result()}"
+            done = await demo
         assert done.returncode == 0, done.stderr
         told = json.loads(done.stdout.splitlines()[-1])
         assert told["proved"] is True

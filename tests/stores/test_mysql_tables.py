@@ -40,6 +40,17 @@ async def test_ten_replicas_that_start_at_once_make_the_tables_once(
     assert keys == [(table, "varbinary", 2048) for table in tables]
 
 
+async def test_databases_that_one_process_opens_at_once_are_migrated_one_by_one(
+    mysql_server: MariadbServer, new_mysql_database: str
+) -> None:
+    names = [f"{new_mysql_database}_{number}" for number in range(4)]  # each has a lock of its own in the server
+    for name in names:
+        mysql_server.ask(f"CREATE DATABASE {name}")
+    for store in await asyncio.gather(*(open_store(mysql_server.url(name)) for name in names)):
+        await write(store, put("lock/k"))
+        await store.close()
+
+
 async def test_tables_that_were_left_half_made_are_completed(
     mysql_server: MariadbServer, new_mysql_database: str
 ) -> None:
