@@ -70,10 +70,11 @@ def _codec_of_time(kind: TypeEngine[Any], codec: Codec) -> Codec | None:
 
 def _codec_of_scale(scale: int, codec: Codec) -> Codec:
     step = Decimal(1).scaleb(-scale)
+    digits = 500 + abs(scale)  # more than can be sent, and those that the column adds
 
     def decode(value: Any) -> Any:
         decoded = codec.decode(value)
-        with localcontext(prec=500):  # digits of both, as many as can be sent
+        with localcontext(prec=digits):
             if decoded != decoded.quantize(step):
                 raise ValueError(f"would be rounded to {decoded.quantize(step):f}")
         return decoded

@@ -1,0 +1,61 @@
+"""Columns of a table that are rarely met: each of them is written as it was sent, or refused by a reason."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from fencegate.core.errors import InvalidInput
+from fencegate.core.ports import Row, RowWrite
+from fencegate_adapters.sql import RowsResource
+from tests.resources.databases import Database, make_database
+
+FENCE = "job:rebuild"
+
+Opens = Callable[[Database, str], Awaitable[RowsResource]]
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    return make_database(request.param, request, tmp_path)
+
+
+def on(*kinds: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("database", kinds, indirect=True)
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[Opens]:
+    async with AsyncExitStack() as stack:
+
+        async def opens(database: Database, columns: str) -> RowsResource:
+            database.execute(f"CREATE TABLE odd ({columns})")
+            rows = RowsResource("odd", database.url, table="odd", key=["id"], guard_template=FENCE)
+            stack.push_async_callback(rows.close)
+            await rows.open()
+            return rows
+
+        yield opens
+
+
+async def put(rows: RowsResource, value: Row) -> Row:
+    (row,), _ = await asyncio.wait_for(rows.write(FENCE, 7, [RowWrite("put", ("7",), value)]), 10)
+    assert row is not None
+    return row
+
+
+async def patch(rows: RowsResource, value: Row) -> Row:
+    (row,), _ = await asyncio.wait_for(rows.write(FENCE, 7, [RowWrite("patch", ("7",), value)]), 10)
+    assert row is not None
+    return row
+
+
+@on("postgresql")
+async def test_a_decimal_of_very_many_digits_holds_nobody_up(database: Database, opened: Opens) -> None:
+    rows = await opened(database, "id INTEGER PRIMARY KEY, n NUMERIC(1000, 700), other INTEGER")
+    await put(rows, {})
+    assert (await patch(rows, {"n": "1.5"}))["n"] == "1.5" + "0" * 699
+    assert (await put(rows, {"n": "1" * 200}))["n"] == "1" * 200 + "." + "0" * 700
+    assert (await patch(rows, {"other": 3}))["other"] == 3
