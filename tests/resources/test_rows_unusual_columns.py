@@ -59,3 +59,18 @@ async def test_a_decimal_of_very_many_digits_holds_nobody_up(database: Database,
     assert (await patch(rows, {"n": "1.5"}))["n"] == "1.5" + "0" * 699
     assert (await put(rows, {"n": "1" * 200}))["n"] == "1" * 200 + "." + "0" * 700
     assert (await patch(rows, {"other": 3}))["other"] == 3
+
+
+@on("mariadb")
+async def test_a_default_is_whatever_the_table_says(database: Database, opened: Opens) -> None:
+    rows = await opened(
+        database,
+        "id INTEGER PRIMARY KEY, n INTEGER, at DATETIME DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, "
+        "sum INTEGER DEFAULT (1 + 1), name VARCHAR(40) DEFAULT (concat(':', 'b')), words VARCHAR(20) DEFAULT ':x 100%'",
+    )
+    created = await put(rows, {"n": 1})
+    assert (created["sum"], created["name"], created["words"]) == (2, ":b", ":x 100%")
+    await patch(rows, {"at": None, "sum": None, "name": None, "words": None})
+    replaced = await put(rows, {"n": 2})
+    assert replaced["at"] is not None
+    assert replaced == {**created, "n": 2, "at": replaced["at"]}

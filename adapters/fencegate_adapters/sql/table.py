@@ -9,19 +9,17 @@ from sqlalchemy import (
     Column,
     Connection,
     CursorResult,
-    FetchedValue,
     Table,
     bindparam,
     delete,
     insert,
+    literal_column,
     select,
     tuple_,
     types,
     update,
 )
-from sqlalchemy.schema import DefaultClause
 from sqlalchemy.sql.dml import Update
-from sqlalchemy.sql.expression import null
 
 from fencegate.core.errors import InvalidInput, ResourceUnavailable, TooLarge
 from fencegate.core.names import check_text
@@ -197,8 +195,8 @@ class UserTable:
     def _update(self, signature: Signature) -> Update:
         statement = self._updates.get(signature)
         if statement is None:
-            new = {
-                self._table.c[name]: _initial(self._table.c[name]) if default else bindparam(f"fencegate_new_{n}")
+            new: dict[Column[Any], Any] = {
+                self._table.c[name]: literal_column("DEFAULT") if default else bindparam(f"fencegate_new_{n}")
                 for n, (name, default) in enumerate(signature)
             }
             statement = update(self._table).where(*self.by_key).values(new)
@@ -253,9 +251,3 @@ def _check_all(result: CursorResult[Any], changes: Sequence[Change]) -> None:
     """A trigger may quietly keep a row as it is; what was not written must not be told as written."""
     if result.rowcount not in (-1, len(changes)):
         raise Unsure
-
-
-def _initial(column: Column[Any]) -> Any:
-    """What a column holds when a row is replaced without naming it: its default, else null."""
-    default: FetchedValue | None = column.server_default
-    return default.arg if isinstance(default, DefaultClause) else null()
