@@ -74,3 +74,50 @@ async def test_a_default_is_whatever_the_table_says(database: Database, opened: 
     replaced = await put(rows, {"n": 2})
     assert replaced["at"] is not None
     assert replaced == {**created, "n": 2, "at": replaced["at"]}
+
+
+SUNDAYS = {
+    "postgresql": (
+        "CREATE FUNCTION closed() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN IF new.n = 0 THEN RAISE EXCEPTION 'not on Sundays'; END IF; RETURN new; END $$",
+        "CREATE TRIGGER closed BEFORE INSERT OR UPDATE ON odd FOR EACH ROW EXECUTE FUNCTION closed()",
+    ),
+    "mariadb": tuple(
+        f"CREATE TRIGGER closed_{event} BEFORE {event} ON odd FOR EACH ROW "
+        "IF new.n = 0 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not on Sundays'; END IF"
+        for event in ("INSERT", "UPDATE")
+    ),
+    "sqlite": tuple(
+        f"CREATE TRIGGER closed_{event} BEFORE {event} ON odd WHEN new.n = 0 "
+        "BEGIN SELECT RAISE(ABORT, 'not on Sundays'); END"
+        for event in ("INSERT", "UPDATE")
+    ),
+}
+
+
+@on("sqlite", "postgresql", "mariadb")
+async def test_what_a_trigger_of_the_table_refuses_is_told_with_its_words(database: Database, opened: Opens) -> None:
+    rows = await opened(database, "id INTEGER PRIMARY KEY, n INTEGER")
+    database.execute(*SUNDAYS[database.kind])
+    with pytest.raises(InvalidInput, match="not on Sundays"):
+        await put(rows, {"n": 0})
+    await put(rows, {"n": 1})
+    with pytest.raises(InvalidInput, match="not on Sundays"):
+        await patch(rows, {"n": 0})
+    assert database.fetch("SELECT id, n FROM odd") == [(7, 1)]
+
+
+@on("postgresql")
+async def test_a_value_that_is_too_large_for_its_index_is_refused(database: Database, opened: Opens) -> None:
+    rows = await opened(database, "id INTEGER PRIMARY KEY, words TEXT UNIQUE")
+    with pytest.raises(InvalidInput, match="refused"):
+        await put(rows, {"words": "".join(chr(33 + n * 7919 % 9000) for n in range(6000))})
+
+
+@on("mariadb")
+async def test_a_time_that_its_column_does_not_reach_is_refused(database: Database, opened: Opens) -> None:
+    rows = await opened(database, "id INTEGER PRIMARY KEY, at TIMESTAMP NULL")
+    await put(rows, {"at": "2030-01-31T12:00:00Z"})
+    for write in (put, patch):
+        with pytest.raises(InvalidInput, match="refused"):
+            await write(rows, {"at": "1960-01-31T12:00:00Z"})
