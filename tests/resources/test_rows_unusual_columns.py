@@ -121,3 +121,23 @@ async def test_a_time_that_its_column_does_not_reach_is_refused(database: Databa
     for write in (put, patch):
         with pytest.raises(InvalidInput, match="refused"):
             await write(rows, {"at": "1960-01-31T12:00:00Z"})
+
+
+@on("postgresql")
+async def test_a_domain_cuts_and_rounds_nothing(database: Database, opened: Opens) -> None:
+    domains = {"code": "VARCHAR(3)", "padded": "CHAR(3)", "price": "NUMERIC(5, 2)", "cost": "price", "share": "INTEGER"}
+    domains |= {"mark": "UUID", "extra": "JSONB", "ratio": "REAL", "at": "TIMESTAMPTZ"}
+    database.execute(*(f"CREATE DOMAIN {name} AS {of}" for name, of in domains.items()))
+    rows = await opened(database, f"id share PRIMARY KEY, {', '.join(f'{name} {name}' for name in domains)}")
+    value: Row = {
+        "code": "abc", "padded": "abc", "price": "1.25", "cost": "1.25", "share": 3, "ratio": 0.5, "extra": {"a": None},
+        "mark": "123e4567-e89b-12d3-a456-426614174000", "at": "2030-01-31T12:00:00.000250Z",
+    }  # fmt: skip
+    assert await put(rows, value) == {"id": 7, **value}
+    assert await put(rows, {**value, "extra": [1]}) == {"id": 7, **value, "extra": [1]}
+    assert await patch(rows, {**value, "extra": [2]}) == {"id": 7, **value, "extra": [2]}
+    for write in (put, patch, patch):
+        for wrong in ({"code": "abcd"}, {"padded": "abcd"}, {"price": "1.255"}, {"cost": "1.255"}):
+            with pytest.raises(InvalidInput):
+                await write(rows, {**value, **wrong})
+    assert await patch(rows, {"extra": None}) == {"id": 7, **value, "extra": None}

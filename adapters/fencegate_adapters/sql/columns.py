@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from sqlalchemy import Column, Connection, MetaData, Table, inspect, types
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.exc import NoSuchTableError
 
@@ -90,6 +90,8 @@ class Columns:
     def _codec(self, column: Column[Any], dialect: str, json_columns: set[str]) -> Codec:
         if column.name in json_columns:
             column.type = mysql.JSON()
+        while isinstance(column.type, postgresql.DOMAIN):  # a cast to it would cut what an assignment refuses
+            column.type = column.type.data_type
         kind = column.type
         if isinstance(kind, types.JSON):
             kind.none_as_null = True  # null is the absence of a value, not the JSON value
