@@ -57,8 +57,17 @@ class Columns:
 
     def writable(self, column: Column[Any]) -> bool:
         """Whether a row that is sent may name it, beside the key."""
-        by_database = column.computed is not None or (column.identity is not None and column.identity.always)
-        return column.name not in self._key and column.name != self._token_column and not by_database
+        return column.name not in self._key and column.name != self._token_column and not self.computed(column)
+
+    def computed(self, column: Column[Any]) -> bool:
+        """Whether the database alone says what is in it."""
+        return column.computed is not None or (column.identity is not None and bool(column.identity.always))
+
+    def replaceable(self, column: Column[Any]) -> bool:
+        """Whether a row that is replaced without naming it gets its default. Not a number that the database counts, nor
+        another primary key than ours: the row is still the same one, and others may refer to it by them."""
+        counted = column.primary_key or column.autoincrement is True or column.identity is not None
+        return self.writable(column) and not counted
 
     def _place(self, there: Inspector) -> tuple[str, str | None]:
         """`accounts`, or `schema.accounts`; a table whose own name has a dot comes first."""

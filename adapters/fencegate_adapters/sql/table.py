@@ -162,13 +162,19 @@ class UserTable:
             value = {name: merged((old or {}).get(name), new) for name, new in value.items()}
         values = self._values(key, value)
         if old is None:
+            self._check_key_is_given()
             of_row = {} if self._token_column is None else {self._token_column: token if self._marks_rows else 0}
             named = dict(zip(self.key_columns, self.key_values(key), strict=True))
             return Change("insert", key, named | values | of_row)
         if op == "put":
-            writable = [column.name for column in self._table.columns if self.columns.writable(column)]
-            values = dict.fromkeys(writable, DEFAULT) | values
+            replaced = [column.name for column in self._table.columns if self.columns.replaceable(column)]
+            values = dict.fromkeys(replaced, DEFAULT) | values
         return Change("update" if values else "nothing", key, values)
+
+    def _check_key_is_given(self) -> None:
+        for name in self.key_columns:
+            if self.columns.computed(self._table.c[name]):
+                raise InvalidInput("key", f"{name} is computed by the database: rows can be changed here, not created")
 
     def apply(self, connection: Connection, changes: Sequence[Change]) -> dict[Key, Row]:
         alike: dict[tuple[str, Signature], list[Change]] = defaultdict(list)
