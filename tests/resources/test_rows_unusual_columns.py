@@ -176,3 +176,15 @@ async def test_a_row_whose_key_the_database_counts_is_changed_but_not_created(
     database.execute("INSERT INTO odd (n) VALUES (1)")
     assert await put(rows, {"n": 2}) == {"id": 7, "n": 2}
     assert await patch(rows, {"n": 3}) == {"id": 7, "n": 3}
+
+
+@on("mariadb")
+async def test_a_time_beyond_a_day_is_told_as_it_is(database: Database, opened: Opens) -> None:
+    rows = await opened(database, "id INTEGER PRIMARY KEY, at TIME, fine TIME(6), other INTEGER")
+    for stored in ("26:30:05", "-00:00:01", "-100:59:59", "838:59:59", "00:00:00", "23:59:59"):
+        database.execute(f"REPLACE INTO odd VALUES (7, '{stored}', '{stored}.25', 0)")
+        told = await patch(rows, {"other": 1})
+        assert (told["at"], told["fine"]) == (stored, f"{stored}.250000")
+    assert (await put(rows, {"at": "00:00:01", "fine": "23:59:59.000001"}))["fine"] == "23:59:59.000001"
+    with pytest.raises(InvalidInput, match="a time of day"):
+        await put(rows, {"at": "26:30:05"})
