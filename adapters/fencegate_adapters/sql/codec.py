@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation, localcontext
 from typing import Any, NamedTuple
 
 from sqlalchemy import types
-from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,18})", re.ASCII)
@@ -32,8 +32,6 @@ class Codec(NamedTuple):
 
 def codec_of(kind: TypeEngine[Any]) -> Codec | None:
     """The codec of a column type; None when there is none."""
-    if isinstance(kind, postgresql.DOMAIN):
-        return codec_of(kind.data_type)
     found = next((codec for base, codec in _CODECS if isinstance(kind, base)), None)
     if found is None or isinstance(kind, _WITHOUT_JSON):
         return None
@@ -70,10 +68,11 @@ def _codec_of_time(kind: TypeEngine[Any], codec: Codec) -> Codec | None:
 
 def _codec_of_scale(scale: int, codec: Codec) -> Codec:
     step = Decimal(1).scaleb(-scale)
+    digits = 500 + abs(scale)  # more than can be sent, and those that the column adds
 
     def decode(value: Any) -> Any:
         decoded = codec.decode(value)
-        with localcontext(prec=500):  # digits of both, as many as can be sent
+        with localcontext(prec=digits):
             if decoded != decoded.quantize(step):
                 raise ValueError(f"would be rounded to {decoded.quantize(step):f}")
         return decoded

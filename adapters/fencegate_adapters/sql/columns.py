@@ -1,10 +1,12 @@
 """A table that was there before us, looked at: its columns, whether its key is unique, and how its values travel."""
 
 import re
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Column, Connection, MetaData, Table, inspect, types
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.engine import Dialect
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.exc import NoSuchTableError
 
@@ -57,8 +59,17 @@ class Columns:
 
     def writable(self, column: Column[Any]) -> bool:
         """Whether a row that is sent may name it, beside the key."""
-        by_database = column.computed is not None or (column.identity is not None and column.identity.always)
-        return column.name not in self._key and column.name != self._token_column and not by_database
+        return column.name not in self._key and column.name != self._token_column and not self.computed(column)
+
+    def computed(self, column: Column[Any]) -> bool:
+        """Whether the database alone says what is in it."""
+        return column.computed is not None or (column.identity is not None and bool(column.identity.always))
+
+    def replaceable(self, column: Column[Any]) -> bool:
+        """Whether a row that is replaced without naming it gets its default. Not a number that the database counts, nor
+        another primary key than ours: the row is still the same one, and others may refer to it by them."""
+        counted = column.primary_key or column.autoincrement is True or column.identity is not None
+        return self.writable(column) and not counted
 
     def _place(self, there: Inspector) -> tuple[str, str | None]:
         """`accounts`, or `schema.accounts`; a table whose own name has a dot comes first."""
@@ -90,6 +101,10 @@ class Columns:
     def _codec(self, column: Column[Any], dialect: str, json_columns: set[str]) -> Codec:
         if column.name in json_columns:
             column.type = mysql.JSON()
+        while isinstance(column.type, postgresql.DOMAIN):  # a cast to it would cut what an assignment refuses
+            column.type = column.type.data_type
+        if isinstance(column.type, mysql.TIME):
+            column.type = _Time(fsp=column.type.fsp)
         kind = column.type
         if isinstance(kind, types.JSON):
             kind.none_as_null = True  # null is the absence of a value, not the JSON value
@@ -105,6 +120,24 @@ class Columns:
 
     def _unsafe(self, detail: str) -> UnsafeConfiguration:
         return UnsafeConfiguration(f"resource {self._resource!r}: {detail}")
+
+
+class _Time(mysql.TIME):
+    """A TIME of MySQL may be a length, beyond a day or negative: SQLAlchemy shows what is left of it by days."""
+
+    def result_processor(self, dialect: Dialect, coltype: Any) -> Any:
+        return _shown
+
+
+def _shown(value: Any) -> Any:
+    if not isinstance(value, timedelta):
+        return value
+    if timedelta(0) <= value < timedelta(days=1):
+        return (datetime.min + value).time()
+    seconds, fraction = divmod(abs(value), timedelta(seconds=1))
+    digits = f".{fraction.microseconds:06}" if fraction else ""
+    sign = "-" if value < timedelta(0) else ""
+    return f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{digits}"
 
 
 _PARTIAL = ("sqlite", "postgresql")

@@ -9,19 +9,17 @@ from sqlalchemy import (
     Column,
     Connection,
     CursorResult,
-    FetchedValue,
     Table,
     bindparam,
     delete,
     insert,
+    literal_column,
     select,
     tuple_,
     types,
     update,
 )
-from sqlalchemy.schema import DefaultClause
 from sqlalchemy.sql.dml import Update
-from sqlalchemy.sql.expression import null
 
 from fencegate.core.errors import InvalidInput, ResourceUnavailable, TooLarge
 from fencegate.core.names import check_text
@@ -164,13 +162,19 @@ class UserTable:
             value = {name: merged((old or {}).get(name), new) for name, new in value.items()}
         values = self._values(key, value)
         if old is None:
+            self._check_key_is_given()
             of_row = {} if self._token_column is None else {self._token_column: token if self._marks_rows else 0}
             named = dict(zip(self.key_columns, self.key_values(key), strict=True))
             return Change("insert", key, named | values | of_row)
         if op == "put":
-            writable = [column.name for column in self._table.columns if self.columns.writable(column)]
-            values = dict.fromkeys(writable, DEFAULT) | values
+            replaced = [column.name for column in self._table.columns if self.columns.replaceable(column)]
+            values = dict.fromkeys(replaced, DEFAULT) | values
         return Change("update" if values else "nothing", key, values)
+
+    def _check_key_is_given(self) -> None:
+        for name in self.key_columns:
+            if self.columns.computed(self._table.c[name]):
+                raise InvalidInput("key", f"{name} is computed by the database: rows can be changed here, not created")
 
     def apply(self, connection: Connection, changes: Sequence[Change]) -> dict[Key, Row]:
         alike: dict[tuple[str, Signature], list[Change]] = defaultdict(list)
@@ -197,8 +201,8 @@ class UserTable:
     def _update(self, signature: Signature) -> Update:
         statement = self._updates.get(signature)
         if statement is None:
-            new = {
-                self._table.c[name]: _initial(self._table.c[name]) if default else bindparam(f"fencegate_new_{n}")
+            new: dict[Column[Any], Any] = {
+                self._table.c[name]: literal_column("DEFAULT") if default else bindparam(f"fencegate_new_{n}")
                 for n, (name, default) in enumerate(signature)
             }
             statement = update(self._table).where(*self.by_key).values(new)
@@ -253,9 +257,3 @@ def _check_all(result: CursorResult[Any], changes: Sequence[Change]) -> None:
     """A trigger may quietly keep a row as it is; what was not written must not be told as written."""
     if result.rowcount not in (-1, len(changes)):
         raise Unsure
-
-
-def _initial(column: Column[Any]) -> Any:
-    """What a column holds when a row is replaced without naming it: its default, else null."""
-    default: FetchedValue | None = column.server_default
-    return default.arg if isinstance(default, DefaultClause) else null()

@@ -13,8 +13,10 @@ T = TypeVar("T")
 
 _TRANSIENT_STATES = {"40001", "40P01"}
 _TRANSIENT_NUMBERS = {1213}
-_REFUSAL_NUMBERS = {1264, 1265, 1364, 1366, 1406, 3140, 3819, 4025}
+_REFUSAL_NUMBERS = {1264, 1265, 1292, 1364, 1366, 1406, 1644, 3140, 3819, 4025}
 """Of MySQL, whose driver takes some of them for errors of its operation."""
+_REFUSAL_STATES = {"54000", "P0001"}
+"""Of PostgreSQL: a value that is too large for an index, and what a trigger of the table raises."""
 
 
 class CommitFailed(Exception):
@@ -61,5 +63,7 @@ def refused(error: SQLAlchemyError) -> bool:
     """Whether the database would not have these values, whoever sends them."""
     if isinstance(error, IntegrityError | DataError):
         return True
-    number = error.orig.args[0] if isinstance(error, DBAPIError) and error.orig and error.orig.args else None
-    return number in _REFUSAL_NUMBERS
+    if not isinstance(error, DBAPIError) or error.orig is None:
+        return False
+    number = error.orig.args[0] if error.orig.args else None
+    return getattr(error.orig, "sqlstate", None) in _REFUSAL_STATES or number in _REFUSAL_NUMBERS

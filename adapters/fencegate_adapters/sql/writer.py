@@ -57,8 +57,8 @@ class Writer:
         in_time = self._in_time(works)
         if not in_time:
             return []
-        plain = self._plain.group(in_time) if isinstance(self._marks, FenceTable) else None
         try:
+            plain = self._plain.group(in_time) if isinstance(self._marks, FenceTable) else None
             if plain is not None:
                 with contextlib.suppress(NotPlain):
                     return self._grouped(plain, in_time)
