@@ -10,6 +10,7 @@ import pytest
 from fencegate.core.errors import InvalidInput
 from fencegate.core.ports import Row, RowWrite
 from fencegate_adapters.sql import RowsResource
+from fencegate_adapters.sql.plain import PlainPatches
 from tests.resources.databases import Database, make_database
 
 FENCE = "job:rebuild"
@@ -59,6 +60,19 @@ async def test_a_decimal_of_very_many_digits_holds_nobody_up(database: Database,
     assert (await patch(rows, {"n": "1.5"}))["n"] == "1.5" + "0" * 699
     assert (await put(rows, {"n": "1" * 200}))["n"] == "1" * 200 + "." + "0" * 700
     assert (await patch(rows, {"other": 3}))["other"] == 3
+
+
+@on("postgresql")
+async def test_whatever_goes_wrong_with_a_plain_group_its_writes_are_done_one_by_one(
+    database: Database, opened: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise ArithmeticError
+
+    rows = await opened(database, "id INTEGER PRIMARY KEY, n INTEGER")
+    await put(rows, {})
+    monkeypatch.setattr(PlainPatches, "group", fails)
+    assert (await patch(rows, {"n": 3}))["n"] == 3
 
 
 @on("mariadb")
