@@ -25,7 +25,7 @@ def bucket_url(endpoint: str, prefix: str = "") -> str:
     return f"s3://{BUCKET}/{prefix or SYSTEM.random_id(6)}?endpoint={endpoint}&region=us-east-1"
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def bucket_credentials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """In the environment, where they belong. Processes of the fork server may have been begun before, and are to be
     given them."""
@@ -48,7 +48,7 @@ def bucket_credentials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
             os.environ[name] = value
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def seaweed_server(
     tmp_path_factory: pytest.TempPathFactory, bucket_credentials: dict[str, str]
 ) -> Iterator[seaweed.SeaweedServer]:
@@ -61,7 +61,7 @@ def seaweed_server(
     server.terminate()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def moto_server(
     tmp_path_factory: pytest.TempPathFactory, bucket_credentials: dict[str, str]
 ) -> Iterator[moto.MotoServer]:
@@ -73,7 +73,7 @@ def moto_server(
     server.terminate()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def azurite_server(
     tmp_path_factory: pytest.TempPathFactory, bucket_credentials: dict[str, str]
 ) -> Iterator[azurite.AzuriteServer]:

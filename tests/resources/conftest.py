@@ -1,4 +1,4 @@
-"""Servers that the tests of resources share: each is started once, and stopped behind the last of them."""
+"""Servers that the tests of resources share: each is started once per worker."""
 
 from tests.resources.bucket_fixtures import (
     azurite_server,

@@ -12,7 +12,7 @@ MANY = ("--databases", "1000")
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory, redis_program: str) -> Iterator[real.RedisServer]:
     """A server that no test kills or flushes."""
     server = real.RedisServer(tmp_path_factory.mktemp("redis"), *DURABLE, *MANY, program=redis_program).start()

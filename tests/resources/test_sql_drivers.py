@@ -482,7 +482,7 @@ def test_a_connection_that_breaks_before_the_commit_wrote_nothing(
 # --- Django ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def django(tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer) -> Iterator[Any]:
     import django as package
     from django.db import connections

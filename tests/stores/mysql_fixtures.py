@@ -9,7 +9,7 @@ from tests.real import mariadb
 from tests.real.mariadb import MariadbServer
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariadbServer]:
     """Running; a test that kills it starts it again."""
     if reason := mariadb.missing():
@@ -19,7 +19,7 @@ def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariadbSe
     server.terminate()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def mysql_database(mysql_server: MariadbServer) -> str:
     """One whose tables are made once: that takes longer than most tests."""
     name = "locks"

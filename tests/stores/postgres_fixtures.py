@@ -17,7 +17,7 @@ from tests.real.postgres import PostgresServer
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     reason = postgres.missing()
     if reason is not None:
@@ -30,7 +30,7 @@ def postgres_server() -> Iterator[PostgresServer]:
         server.terminate()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def postgres_shared_url(postgres_server: PostgresServer) -> str:
     """One schema for many tests: to make tables takes longer than most of them."""
     url = in_new_schema(postgres_server.url)
