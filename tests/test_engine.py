@@ -852,16 +852,23 @@ async def test_whoever_is_overtaken_without_end_is_told_that_nothing_was_done(
         await Caller(engine, "B").acquire("k")
 
 
+async def working_slowly(engine: Engine) -> "asyncio.Future[Hold]":
+    """An acquire whose work has become a task, which has not begun yet."""
+    asking = asyncio.ensure_future(Caller(engine, "A").acquire("k"))
+    async with asyncio.timeout(30):
+        while not engine._lanes._slow:
+            await asyncio.sleep(0)
+    return asking
+
+
 async def test_work_that_is_ended_with_the_process_is_told_as_unknown_and_not_logged_as_an_error(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     unsure = SlowAndUnsure(store)
     async with engines(unsure) as (engine,):
         unsure.slow = True
-        asking = asyncio.ensure_future(Caller(engine, "A").acquire("k"))
-        async with asyncio.timeout(30):
-            while not engine._lanes._slow:
-                await asyncio.sleep(0.01)
+        asking = await working_slowly(engine)
+        await asyncio.sleep(0.01)
         for task in engine._lanes._slow:  # as the loop does with what is left when it ends
             task.cancel()
         with pytest.raises(OutcomeUnknown, match="stopping"):
@@ -878,10 +885,8 @@ async def test_work_that_is_ended_with_the_loop_is_told_and_whoever_asks_next_is
     unsure = SlowAndUnsure(store)
     async with engines(unsure) as (engine,):
         unsure.slow = True
-        asking = asyncio.ensure_future(Caller(engine, "A").acquire("k"))
+        asking = await working_slowly(engine)
         async with asyncio.timeout(30):
-            while not engine._lanes._slow:
-                await asyncio.sleep(0)
             if begun:
                 await asyncio.sleep(0.01)
             for task in list(engine._lanes._slow):

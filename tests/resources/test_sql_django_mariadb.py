@@ -38,6 +38,8 @@ def connection(database: Database, engine: Engine, monkeypatch: pytest.MonkeyPat
     from django.db import connections
 
     monkeypatch.setattr(pymysql, "version_info", (2, 2, 1, "final", 0))  # Django asks for that of mysqlclient
+    for name in ("constants", "converters", "err"):  # what it loads under this name are copies, put in their place
+        monkeypatch.setattr(pymysql, name, getattr(pymysql, name))
     monkeypatch.setitem(sys.modules, "MySQLdb", pymysql)
     if not settings.configured:
         settings.configure(DATABASES={}, INSTALLED_APPS=[], USE_TZ=True)

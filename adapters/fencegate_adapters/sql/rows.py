@@ -13,6 +13,7 @@ from fencegate.core.errors import InvalidInput, ResourceUnavailable, UnsafeConfi
 from fencegate.core.names import Guard, check_lock_key
 from fencegate.core.ports import NO_CONDITIONS, Conditions, Guarantee, Key, Row, RowWrite, Seen
 from fencegate.core.token import Token
+from fencegate_adapters.absent import missing
 from fencegate_adapters.sql import fences
 from fencegate_adapters.sql.dialect import cause, dialect_of
 from fencegate_adapters.sql.documents import Documents
@@ -20,7 +21,7 @@ from fencegate_adapters.sql.groups import Groups
 from fencegate_adapters.sql.marks import FenceTable, Marks
 from fencegate_adapters.sql.shape import Shape, etag_of
 from fencegate_adapters.sql.table import UserTable
-from fencegate_adapters.sql.tables import FENCE_TABLES, create, missing
+from fencegate_adapters.sql.tables import FENCE_TABLES, create
 from fencegate_adapters.sql.token_column import TokenColumn
 from fencegate_adapters.sql.transactions import CommitFailed, Transactions
 from fencegate_adapters.sql.work import Done, Work

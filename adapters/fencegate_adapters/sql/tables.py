@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Connection, LargeBinary, MetaData, String, Table, Text, inspect
+from sqlalchemy import BigInteger, Column, Connection, LargeBinary, MetaData, String, Table, Text
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.engine import Inspector
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 
 from fencegate.core.names import MAX_LOCK_KEY_BYTES
@@ -57,26 +55,6 @@ documents = Table(
 
 FENCE_TABLES = (fences, resources)
 OWN_TABLES = frozenset(metadata.tables)
-
-
-_BEING_MADE = 1684
-"""Said by MySQL (not by MariaDB) of a table that another is creating."""
-
-
-def missing(connection: Connection, tables: tuple[Table, ...]) -> list[Table]:
-    """Those that are not there; look before you create, since not everybody may create tables."""
-    there = inspect(connection)
-    return [table for table in tables if not _is_there(there, table)]
-
-
-def _is_there(there: Inspector, table: Table) -> bool:
-    try:
-        return there.has_table(table.name)
-    except DBAPIError as error:
-        if error.orig is None or error.orig.args[:1] != (_BEING_MADE,):
-            raise
-        return False  # who creates it too waits until it is there
-
 
 _ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(7420, 1)"
 

@@ -8,9 +8,8 @@ newer either sees the older write under way, or the older one is refused.
 import asyncio
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Table, bindparam, delete, func, insert, inspect, not_, select
-from sqlalchemy.engine import Inspector
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy import Connection, bindparam, delete, func, insert, not_, select
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
 from fencegate.clock import Clock
@@ -18,6 +17,7 @@ from fencegate.core import fence as rule
 from fencegate.core.errors import ResourceUnavailable, StaleToken
 from fencegate.core.ports import Seen, ShadowRefusal
 from fencegate.core.token import Token
+from fencegate_adapters.absent import missing
 from fencegate_adapters.http.fence.committing import Committer, cause
 from fencegate_adapters.http.fence.databases import MARK, database
 from fencegate_adapters.http.fence.record import Record
@@ -26,8 +26,6 @@ from fencegate_adapters.http.fence.tables import intents, metadata
 T = TypeVar("T")
 
 ANSWER_WITHIN_S = 10.0
-_BEING_MADE = 1684
-"""Said by MySQL (not by MariaDB) of a table that another is creating."""
 
 _ANNOUNCE = insert(intents)
 _END = delete(intents).where(intents.c.lock_key == bindparam("lock_key"), intents.c.id == bindparam("intent"))
@@ -82,9 +80,8 @@ class DurableFence:
         def make() -> None:
             self._database.prepare()
             with self._engine.begin() as connection:
-                there = inspect(connection)
-                missing = [table for table in metadata.sorted_tables if not _is_there(there, table)]
-            for table in missing:
+                absent = missing(connection, metadata.sorted_tables)
+            for table in absent:
                 with self._engine.begin() as connection:
                     connection.execute(CreateTable(table, if_not_exists=True))
 
@@ -204,12 +201,3 @@ def _retrieved(done: "asyncio.Future[Any]") -> None:
     """Nobody waits for this any more, so nobody is to be told of its failure."""
     if not done.cancelled():
         done.exception()
-
-
-def _is_there(there: Inspector, table: Table) -> bool:
-    try:
-        return there.has_table(table.name)
-    except DBAPIError as error:
-        if error.orig is None or error.orig.args[:1] != (_BEING_MADE,):
-            raise
-        return False  # who creates it too waits until it is there
