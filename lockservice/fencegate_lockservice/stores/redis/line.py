@@ -18,6 +18,7 @@ import msgspec
 from fencegate.clock import Clock
 from fencegate.core.ports import Ambiguous, Unavailable
 from fencegate.redis_acl import is_login_refused
+from fencegate_lockservice.stores.redis.awake import Awake
 from fencegate_lockservice.stores.redis.url import Address
 
 ANSWER_WITHIN_US = 5_000_000
@@ -89,6 +90,7 @@ class Line(asyncio.BufferedProtocol):
         self._flushing = False
         self._full = False
         self._loop = asyncio.get_running_loop()
+        self._awake = Awake(self._loop.call_soon, clock, self._sent)
         self._looking: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -129,6 +131,8 @@ class Line(asyncio.BufferedProtocol):
             self._sent.append(asked)
             assert self._transport is not None
             self._transport.write(asked.packed)
+            if asked.writes:
+                self._awake.stay(asked.sent_us)
 
     def _is_closed(self) -> bool:
         """Whether nothing can be sent now: it is of no use any more, or too much is under way."""
