@@ -2,7 +2,8 @@
 
 To put the event loop to sleep and to wake it takes as long as a Redis nearby needs for its answer. So the loop goes on
 turning for a moment, and does whatever else there is to do. Where the answers come later than that, from a server far
-away or on a busy machine, it is seldom tried; with one processor never, since then the server might wait for us.
+away or on a busy machine, or more is asked for meanwhile, it is seldom tried; with one processor never, since then the
+server might wait for us.
 """
 
 import os
@@ -49,8 +50,5 @@ class Awake:
             self._call_soon(self._go_on)
             return
         self._turning = False
-        if awaited == 0:
-            self._pause = 0
-        elif awaited == 1:
-            self._pause = min(2 * self._pause + 1, SELDOM)
-            self._passed_over = 0
+        self._passed_over = 0
+        self._pause = min(2 * self._pause + 1, SELDOM) if awaited else 0
