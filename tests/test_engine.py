@@ -37,7 +37,7 @@ from fencegate.core.model import (
     member_entry,
     session_entry,
 )
-from fencegate.core.ports import Ambiguous, Change, Changes, Conflict, Entry, Interval, Store
+from fencegate.core.ports import Ambiguous, Change, Changes, Conflict, Entry, Interval, Store, Unavailable
 from fencegate.engine import Engine, resolving
 from fencegate.engine import known as known_module
 from fencegate.engine import lanes as lanes_module
@@ -298,15 +298,31 @@ async def none_of(engine: Engine, lock_key: str, owners: Sequence[str]) -> bool:
     return record is not None and not any(w.attempts for w in record.queue if w.who.owner_id in owners)
 
 
-async def test_waiters_are_woken_when_the_change_stream_had_broken(store: MemoryStore, faulty: FaultyStore) -> None:
-    async with engines(store, faulty) as (one, two):
+class BreaksOnce(FaultyStore):
+    """Its change stream ends when it has something to tell, and what that was is lost; the next one goes on."""
+
+    broken = False
+
+    async def changes(self, since: int | None) -> AsyncGenerator[Changes, None]:
+        async for changes in super().changes(since):
+            if changes.entries and not self.broken:
+                self.broken = True
+                raise Unavailable("the change stream broke")
+            yield changes
+
+
+async def test_waiters_are_woken_when_the_change_stream_had_broken(store: MemoryStore) -> None:
+    deaf_once = BreaksOnce(store)
+    async with engines(store, deaf_once, limits=Limits(offer_us=60_000_000)) as (one, two):
         hold = await Caller(one, "A").acquire("k")
-        waiting = asyncio.ensure_future(Caller(two, "B").acquire("k", wait_s=20))
+        deaf_once.broken = True  # not yet
+        waiting = asyncio.ensure_future(Caller(two, "B").acquire("k", wait_s=60))
         await Caller(one, "A").until_waiting("k", "B")
-        faulty.faults = Faults(broken_stream=1)
+        deaf_once.broken = False
         await Caller(one, "A").release("k", hold)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(5):  # its wait alone would look again in the middle of its minute
             await waiting
+        assert deaf_once.broken
 
 
 class Deaf(FaultyStore):
