@@ -9,7 +9,7 @@ import pytest
 
 from fencegate.clock import SystemClock
 from fencegate_lockservice.stores.redis import awake
-from fencegate_lockservice.stores.redis.awake import AWAKE_US, SELDOM, Awake
+from fencegate_lockservice.stores.redis.awake import AWAKE_US, BRISK_US, SELDOM, Awake
 from fencegate_lockservice.stores.redis.line import Asked, Line, hear_plainly
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Loop:
         self.awaited: list[str] = []
         self.soon: list[Callable[[], None]] = []
         self.awake = Awake(self.soon.append, self.clock, self.awaited)
+        self.awake.stay(self.clock.us)  # the first, which says nothing of the next
 
     def ask(self) -> None:
         self.awaited.append("answer")
@@ -68,6 +69,18 @@ def test_it_turns_until_the_answer_has_come(monkeypatch: pytest.MonkeyPatch) -> 
     assert loop.turn()
     loop.awaited.clear()
     assert not loop.turn()
+
+
+def test_who_asks_now_and_then_is_not_stayed_awake_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch)
+    for _ in range(3):
+        loop.clock.us += BRISK_US + 1
+        loop.ask()
+        assert not loop.soon
+        loop.awaited.clear()
+    loop.clock.us += BRISK_US
+    loop.ask()
+    assert loop.soon
 
 
 def test_it_does_not_stay_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +145,7 @@ async def test_the_connection_stays_awake_for_commits(monkeypatch: pytest.Monkey
     clock, loop = ByHand(), asyncio.get_running_loop()
     with server:
         _, line = await loop.create_connection(lambda: Line(clock, lambda _: None), sock=ours)
+        line._awake.stay(clock.us)  # as if one had been asked for just before
         answer: asyncio.Future[object] = loop.create_future()
         line.send(Asked(b"PING", hear_plainly, clock.us, writes, answer))
         looking: list[bool] = []

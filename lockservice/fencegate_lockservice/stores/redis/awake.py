@@ -1,9 +1,9 @@
 """Staying awake for an answer that is about to come.
 
 To put the event loop to sleep and to wake it takes as long as a Redis nearby needs for its answer. So the loop goes on
-turning for a moment, and does whatever else there is to do. Where the answers come later than that, from a server far
-away or on a busy machine, or more is asked for meanwhile, it is seldom tried; with one processor never, since then the
-server might wait for us.
+turning for a moment, and does whatever else there is to do: for who asks again and again. Where the answers come later
+than that, from a server far away or on a busy machine, or more is asked for meanwhile, it is seldom tried; with one
+processor never, since then the server might wait for us.
 """
 
 import os
@@ -12,6 +12,8 @@ from collections.abc import Callable, Sized
 from fencegate.clock import Clock
 
 AWAKE_US = 300
+BRISK_US = 1000
+"""Whoever has not asked for so long was asleep already, and so was the server."""
 SELDOM = 127
 """It is tried again behind so many at the latest."""
 
@@ -26,6 +28,7 @@ class Awake:
         self._clock = clock
         self._awaited = awaited
         self._turning = False
+        self._asked_us = 0
         self._until_us = 0
         self._pause = 0
         """So many are not stayed awake for after one that was not worth it: about twice as many each time."""
@@ -34,6 +37,9 @@ class Awake:
 
     def stay(self, asked_us: int) -> None:
         """One was asked for then, which is just now."""
+        last_us, self._asked_us = self._asked_us, asked_us
+        if asked_us - last_us > BRISK_US:
+            return
         if self._passed_over < self._pause:
             self._passed_over += 1
             return
