@@ -304,11 +304,12 @@ class BreaksOnce(FaultyStore):
     broken = False
 
     async def changes(self, since: int | None) -> AsyncGenerator[Changes, None]:
-        async for changes in super().changes(since):
-            if changes.entries and not self.broken:
-                self.broken = True
-                raise Unavailable("the change stream broke")
-            yield changes
+        async with contextlib.aclosing(super().changes(since)) as stream:
+            async for changes in stream:
+                if changes.entries and not self.broken:
+                    self.broken = True
+                    raise Unavailable("the change stream broke")
+                yield changes
 
 
 async def test_waiters_are_woken_when_the_change_stream_had_broken(store: MemoryStore) -> None:

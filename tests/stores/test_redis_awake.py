@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fencegate.clock import SystemClock
+from fencegate.clock import ManualClock
 from fencegate_lockservice.stores.redis import awake
 from fencegate_lockservice.stores.redis.awake import AWAKE_US, BRISK_US, SELDOM, Awake
 from fencegate_lockservice.stores.redis.line import Asked, Line, hear_plainly
@@ -16,35 +16,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class ByHand(SystemClock):
-    """Time passes when we say so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.us = 1_000_000
-
-    def monotonic_us(self) -> int:
-        return getattr(self, "us", 0)
-
-
 class Loop:
     """What was called soon, turn by turn; and what is awaited."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, processors: int = 2) -> None:
         monkeypatch.setattr(awake, "_PROCESSORS", processors)
-        self.clock = ByHand()
+        self.clock = ManualClock()
         self.awaited: list[str] = []
         self.soon: list[Callable[[], None]] = []
         self.awake = Awake(self.soon.append, self.clock, self.awaited)
-        self.awake.stay(self.clock.us)  # the first, which says nothing of the next
+        self.awake.stay(self.clock.monotonic_us())  # the first, which says nothing of the next
 
     def ask(self) -> None:
         self.awaited.append("answer")
-        self.awake.stay(self.clock.us)
+        self.awake.stay(self.clock.monotonic_us())
+
+    def wait(self, us: int) -> None:
+        self.clock.advance((us + 0.5) / 1_000_000)  # it leaves out what is less than a microsecond
 
     def turn(self, us: int = 10) -> bool:
         """Whether it goes on to the next one without a sleep."""
-        self.clock.us += us
+        self.wait(us)
         soon = list(self.soon)
         self.soon.clear()
         for call in soon:
@@ -74,11 +66,11 @@ def test_it_turns_until_the_answer_has_come(monkeypatch: pytest.MonkeyPatch) -> 
 def test_who_asks_now_and_then_is_not_stayed_awake_for(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(monkeypatch)
     for _ in range(3):
-        loop.clock.us += BRISK_US + 1
+        loop.wait(BRISK_US + 1)
         loop.ask()
         assert not loop.soon
         loop.awaited.clear()
-    loop.clock.us += BRISK_US
+    loop.wait(BRISK_US)
     loop.ask()
     assert loop.soon
 
@@ -142,12 +134,12 @@ def test_one_processor_is_left_to_the_server(monkeypatch: pytest.MonkeyPatch) ->
 async def test_the_connection_stays_awake_for_commits(monkeypatch: pytest.MonkeyPatch, writes: bool) -> None:
     monkeypatch.setattr(awake, "_PROCESSORS", 2)
     ours, server = socket.socketpair()
-    clock, loop = ByHand(), asyncio.get_running_loop()
+    clock, loop = ManualClock(), asyncio.get_running_loop()
     with server:
         _, line = await loop.create_connection(lambda: Line(clock, lambda _: None), sock=ours)
-        line._awake.stay(clock.us)  # as if one had been asked for just before
+        line._awake.stay(clock.monotonic_us())  # as if one had been asked for just before
         answer: asyncio.Future[object] = loop.create_future()
-        line.send(Asked(b"PING", hear_plainly, clock.us, writes, answer))
+        line.send(Asked(b"PING", hear_plainly, clock.monotonic_us(), writes, answer))
         looking: list[bool] = []
         for _ in range(5):
             looking.append(line._awake._turning)

@@ -25,7 +25,7 @@ from tests.eventually import eventually_sync
 from tests.verify.hunt import BEGIN, DOCS, END, caught, could_show, failure, hunt, table
 from tests.verify.mutants import MUTANTS
 
-SHORT_RUNS = 300
+SHORT_RUNS = 500
 LONG_RUNS = 60
 MOST_RUNS = 3000
 ONE_RUN_S = 20.0
