@@ -31,6 +31,8 @@ from bench.summary import Goal
 OBJECTS = [
     f"{label}-{size}-{clients}" for label in ("objects", "azure") for size in ("16k", "256k") for clients in (1, 8)
 ]
+OWN = [f"{kind}-postgres-1" for kind in ("session", "async-session", "orm-session")]
+OWN += [f"{kind}-sqlite-1" for kind in ("session", "orm-session")]
 GOALS = (
     Goal("fencegate-32", "fencegate-1", at_least=3.0),
     Goal("fencegate-32", "etcd-32", at_least=1.1),
@@ -48,9 +50,7 @@ GOALS = (
     Goal("fencegate-postgres-32", "advisory-32"),
     Goal("gateway-rows-postgres-32", "plain-rows-postgres-32", at_least=2.0),
     Goal("gateway-rows-sqlite-32", "plain-rows-sqlite-32", at_least=2.0),
-    Goal("fenced-session-postgres-1", "plain-session-postgres-1", at_least=0.95),
-    Goal("fenced-async-session-postgres-1", "plain-async-session-postgres-1", at_least=0.95),
-    Goal("fenced-session-sqlite-1", "plain-session-sqlite-1", at_least=0.95),
+    *(Goal(f"fenced-{each}", f"plain-{each}", at_least=0.95) for each in OWN),
     *(Goal(f"fenced-{each}", f"plain-{each}", at_least=0.9) for each in OBJECTS),
     # Told, not aimed at: what a condition costs on this server, and what the fence adds to that.
     *(Goal(f"conditional-{each}", f"plain-{each}") for each in OBJECTS),
@@ -90,8 +90,10 @@ def measurements() -> list[Measurement]:
     cycles += [Measurement(arm, 32) for arm in rows]
     own = [
         *own_transactions.pair("postgres", stores.POSTGRES),
-        *own_transactions.pair("postgres", stores.POSTGRES, is_async=True),
+        *own_transactions.pair("postgres", stores.POSTGRES, label="async-session", is_async=True),
+        *own_transactions.pair("postgres", stores.POSTGRES, own_transactions.as_an_object, label="orm-session"),
         *own_transactions.pair("sqlite", None),
+        *own_transactions.pair("sqlite", None, own_transactions.as_an_object, label="orm-session"),
     ]
     cycles += [Measurement(arm, 1) for arm in own]
     objects = object_writes.arms()

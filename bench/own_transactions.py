@@ -1,7 +1,8 @@
 """The arms that update a row in the caller's own transactions, by a session of SQLAlchemy: fenced, and plainly.
 
-The two of a database run in turns (`turns.py`), in one thread. Each has an engine of its own, and in SQLite a file. The
-lock is named by hand, so no lease is asked whether it is still held.
+By one statement, which is the shortest transaction that there is; and as an object that is read and changed. The two of
+a database run in turns (`turns.py`), in one thread. Each has an engine of its own, and in SQLite a file. The lock is
+named by hand, so no lease is asked whether it is still held.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session
 
 from bench.arm import Sample
 from bench.library import SharedServer
@@ -38,14 +39,47 @@ TURN = 20
 """So many transactions of one arm, then as many of the other."""
 
 accounts = Table("own_accounts", MetaData(), Column("id", Integer, primary_key=True), Column("balance", BigInteger))
+change = update(accounts).where(accounts.c.id == 1).values(balance=accounts.c.balance + 1)
+
+
+class Base(DeclarativeBase):
+    """SQLAlchemy wants one."""
+
+
+class Account(Base):
+    """A row of the table."""
+
+    __table__ = accounts
+    balance: Mapped[int]
+
+
+Work = Callable[[Session], None]
+"""What is done in a transaction."""
+
+
+def by_one_statement(session: Session) -> None:
+    session.execute(change)
+
+
+def as_an_object(session: Session) -> None:
+    session.get_one(Account, 1).balance += 1
 
 
 class OwnTransactions:
     """An arm; see the head of this file. Without a server it is an SQLite file."""
 
-    def __init__(self, name: str, server: SharedServer | None, *, is_async: bool, is_fenced: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        server: SharedServer | None,
+        work: Callable[[Session], None],
+        *,
+        is_async: bool,
+        is_fenced: bool,
+    ) -> None:
         self.name = name
         self._server = server
+        self._work = work
         self._is_async = is_async
         self._is_fenced = is_fenced
         self._engine: Engine | None = None
@@ -89,21 +123,20 @@ class OwnTransactions:
 
     def writer(self, stack: AsyncExitStack) -> Callable[[], Awaitable[None] | None]:
         """What is measured."""
-        engine = self._engine
+        engine, work = self._engine, self._work
         assert engine is not None
-        change = update(accounts).where(accounts.c.id == 1).values(balance=accounts.c.balance + 1)
         if self._is_async:
             async_engine = create_async_engine(engine.url)
             stack.push_async_callback(async_engine.dispose)
 
         def plainly() -> None:
             with Session(engine) as session:
-                session.execute(change)
+                work(session)
                 session.commit()
 
         def under_fence() -> None:
             with Session(engine) as session, fenced(session, lock_key="bench:1", token=TOKEN):
-                session.execute(change)
+                work(session)
 
         async def plainly_async() -> None:
             async with AsyncSession(async_engine) as session:
@@ -119,11 +152,19 @@ class OwnTransactions:
         return under_fence if self._is_fenced else plainly
 
 
-def pair(database: str, server: SharedServer | None, *, is_async: bool = False) -> list[OwnTransactions]:
+def pair(
+    database: str,
+    server: SharedServer | None,
+    work: Work = by_one_statement,
+    *,
+    label: str = "session",
+    is_async: bool = False,
+) -> list[OwnTransactions]:
     """The same transaction on a database, plainly and under a fence."""
-    label = f"{'async-' if is_async else ''}session-{database}"
-    plain = OwnTransactions(f"plain-{label}", server, is_async=is_async, is_fenced=False)
-    under_fence = OwnTransactions(f"fenced-{label}", server, is_async=is_async, is_fenced=True)
+    plain, under_fence = (
+        OwnTransactions(f"{kind}-{label}-{database}", server, work, is_async=is_async, is_fenced=kind == "fenced")
+        for kind in ("plain", "fenced")
+    )
     plain._other, under_fence._other = under_fence, plain
     return [plain, under_fence]
 

@@ -85,7 +85,8 @@ def test_arms_that_run_in_turns_are_measured_with_each_number_of_clients() -> No
     if reason := seaweed.missing():
         pytest.skip(reason)
     objects = [f"{kind}-objects-16k-{clients}" for clients in (1, 8) for kind in ("plain", "conditional", "fenced")]
-    names = ["plain-session-sqlite-1", "fenced-session-sqlite-1", *objects]
+    sessions = [f"{kind}-{label}-sqlite-1" for label in ("session", "orm-session") for kind in ("plain", "fenced")]
+    names = [*sessions, *objects]
     command = [*BENCH, "--json", "--seconds", "0.2", "--rounds", "2", "--only", *names]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
