@@ -147,3 +147,17 @@ async def test_a_key_may_be_one(database: Database) -> None:
         assert await written(rows, 7, RowWrite("patch", ("infinity",), {"n": n})) == [{"day": "infinity", "n": n}]
     assert await written(rows, 7, RowWrite("put", ("-infinity",), {"n": 4})) == [{"day": "-infinity", "n": 4}]
     await rows.close()
+
+
+async def test_a_row_that_holds_its_mark_may_have_them(database: Database) -> None:
+    database.execute("ALTER TABLE things ADD COLUMN token BIGINT")
+    stored = [store(database, value, key) for key, value in enumerate(FAR, 1)]
+    rows = RowsResource("things", database.url, table="things", key=["id"], token_column="token")
+    await rows.open()
+    for row in stored:
+        key, fence = (str(row["id"]),), f"things:{row['id']}"
+        for n in (1, 2):
+            told, _ = await rows.write(fence, 7, [RowWrite("patch", key, {"n": n})])
+            assert told == [{**row, "n": n}]
+        assert (await rows.read(key, fence, 7))[0] == {**row, "n": 2}
+    await rows.close()
