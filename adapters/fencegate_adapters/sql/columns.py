@@ -12,6 +12,7 @@ from sqlalchemy.exc import NoSuchTableError
 
 from fencegate.core.errors import UnsafeConfiguration
 from fencegate_adapters.sql.codec import Codec, codec_of
+from fencegate_adapters.sql.far_times import taking_far_times
 from fencegate_adapters.sql.tables import OWN_TABLES
 
 _CHECKS = """
@@ -116,7 +117,7 @@ class Columns:
         if codec is None or (isinstance(kind, types.NullType) and dialect != "sqlite"):
             spelled = "one that is not known here" if isinstance(kind, types.NullType) else kind
             raise self._unsafe(f"{column.name!r} is of the type {spelled}, which has no JSON form")
-        return codec
+        return taking_far_times(kind, codec) if dialect == "postgresql" else codec
 
     def _unsafe(self, detail: str) -> UnsafeConfiguration:
         return UnsafeConfiguration(f"resource {self._resource!r}: {detail}")

@@ -4,11 +4,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, Table, create_engine
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from fencegate.core.errors import InvalidInput, UnsafeConfiguration
+from fencegate_adapters.sql.far_times import tell_far_times
 from fencegate_adapters.sql.passing import Ask
 from fencegate_adapters.sql.runner import Runner
 
@@ -67,7 +68,7 @@ class PostgresqlDialect:
         arguments = {name: value for name, value in _CONNECT.items() if name not in query}
         try:
             threshold = None if prepare is None else int(str(prepare))
-            return create_engine(
+            engine = create_engine(
                 url.set(drivername="postgresql+psycopg", query=query),
                 connect_args={**arguments, "prepare_threshold": threshold},
                 isolation_level="READ COMMITTED",
@@ -78,6 +79,8 @@ class PostgresqlDialect:
             )
         except (ValueError, ArgumentError):
             raise UnsafeConfiguration("the URL of a PostgreSQL resource can't be read") from None
+        event.listen(engine, "connect", tell_far_times)
+        return engine
 
     def check(self, connection: Connection) -> None:
         version, standby, *durable = connection.exec_driver_sql(_SETTINGS).one()
