@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,29 @@ def test_a_sweep_that_is_interrupted_says_what_it_saw_and_leaves_nobody_behind()
     assert told.splitlines()[-1] == "over True True"
     assert script.returncode == 0
     eventually_sync(lambda: not _is_there(script.pid))
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.1, 0.2, 0.3])
+def test_an_interrupt_while_the_processes_of_a_sweep_are_loading_is_told_without_a_traceback(after_s: float) -> None:
+    command = [str(Path(sys.executable).with_name("fencegate")), "verify", "--simulate", "--jobs", "2"]
+    verify = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    eventually_sync(lambda: _sweeps(verify.pid))
+    time.sleep(after_s)  # wherever in its loading that is
+    os.killpg(verify.pid, signal.SIGINT)
+    told, complaints = verify.communicate(timeout=60)
+    assert "Traceback" not in complaints
+    assert "KeyboardInterrupt" not in complaints
+    assert "interrupted" in told
+    assert verify.returncode == 130
+    eventually_sync(lambda: not _is_there(verify.pid))
+
+
+def _sweeps(pid: int) -> bool:
+    """Whether it has started a process that plays."""
+    listed = subprocess.run(["ps", "-o", "args=", "-g", str(pid)], capture_output=True, text=True, check=False)
+    return "spawn_main" in listed.stdout
 
 
 def _is_there(group: int) -> bool:

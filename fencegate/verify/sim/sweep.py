@@ -6,7 +6,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import count
 from typing import NamedTuple
 
@@ -87,11 +87,14 @@ def _together(
 ) -> None:
     # Spawned, not forked: whoever calls may have threads, and a fork would take their locks along.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as pool:
+    with (
+        ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as pool,
+        ThreadPoolExecutor(1, initializer=_deaf) as starter,
+    ):
         under_way: deque[Future[Tally]] = deque()
         try:
             for lot in lots:
-                under_way.append(pool.submit(_play, lot))
+                under_way.append(starter.submit(pool.submit, _play, lot).result())
                 if len(under_way) > jobs:  # one waits for whoever is done first
                     tally.add(under_way.popleft().result())
                     on_progress(tally)
@@ -105,9 +108,14 @@ def _together(
             pool.shutdown(cancel_futures=True)
 
 
+def _deaf() -> None:
+    """Ctrl-C goes to all processes of a terminal: the first of them decides what it means. So the others are started by
+    a thread that blocks the signal, and have that from it before they load anything. Nor can it break off the start of
+    one half-way: only the main thread is interrupted."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+
+
 def _begin() -> None:
-    """Ctrl-C goes to all processes of a terminal: the first of them decides what it means."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable(logging.CRITICAL)  # what fails in a simulation is meant to
 
 
