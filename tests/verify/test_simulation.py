@@ -195,7 +195,7 @@ def test_a_sweep_that_is_interrupted_says_what_it_saw_and_leaves_nobody_behind()
     eventually_sync(lambda: not _is_there(script.pid))
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.1, 0.2, 0.3])
+@pytest.mark.parametrize("after_s", [0.05, 0.1])
 def test_an_interrupt_while_the_processes_of_a_sweep_are_loading_is_told_without_a_traceback(after_s: float) -> None:
     command = [str(Path(sys.executable).with_name("fencegate")), "verify", "--simulate", "--jobs", "2"]
     verify = subprocess.Popen(
