@@ -1,5 +1,6 @@
 """The simulation: it repeats itself exactly, finds nothing wrong with the real code, and every planted bug."""
 
+import contextlib
 import json
 import logging
 import os
@@ -213,9 +214,13 @@ def test_an_interrupt_while_the_processes_of_a_sweep_are_loading_is_told_without
 
 
 def _sweeps(pid: int) -> bool:
-    """Whether it has started a process that plays."""
-    listed = subprocess.run(["ps", "-o", "args=", "-g", str(pid)], capture_output=True, text=True, check=False)
-    return "spawn_main" in listed.stdout
+    """Whether it has started a process that plays. Not by `ps`, which may cut off at a terminal's width."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            with contextlib.suppress(FileNotFoundError):
+                if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return True
+    return False
 
 
 def _is_there(group: int) -> bool:
