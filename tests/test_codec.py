@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fencegate.core.model import Claimant, Hold, LockRecord, Offer, Revocation, Terms, Waiter
+from fencegate.core.model import Claimant, Hold, LockRecord, Offer, Revocation, Terms, Waiter, lock_entry
 from fencegate.engine.codec import LONG, decode, encode
 
 WHO = Claimant("request", "request.secret", "me", 30_000_000, "fingerprint", {"host": "a"}, Terms(shared=True, limit=2))
@@ -44,3 +44,19 @@ def test_what_is_as_usual_is_left_out() -> None:
         b'{"commits":["one"],"record":{"last_token":34,"holds":[{"who":{"request":"request","lock_token":"request.secret"'
         b',"owner_id":"me","ttl_us":30000000},"token":34,"granted_us":1,"expires_us":2}],"touched_us":5}}'
     )
+
+
+def test_a_long_queue_is_read_as_it_was_written_also_when_some_of_it_was_written_before() -> None:
+    def waiter(number: int, **changes: Any) -> Waiter:
+        who = Claimant(f"r{number}", f"r{number}.x", "é", 1, metadata={"n": [number, "\n"]}, special=Terms(priority=2))
+        return Waiter(who, "replica", ("p1",), **changes)
+
+    queue = tuple(waiter(number) for number in range(40))
+    offer = Offer(waiter(99), 5)
+    first = LockRecord(7, (), offer, queue, 3, 4, True, Revocation(9, "why"))
+    moved = LockRecord(8, (Hold(queue[0].who, 8, 1, 2),), None, (*queue[1:], waiter(40, suspect_us=6)))
+    for record in (first, moved, first):
+        encoded = encode(record, ("c1", "c2"))
+        assert decode(lock_entry("k"), encoded)[:2] == (record, ("c1", "c2"))
+        short = LockRecord(8, record.holds, record.offer, record.queue[:3])
+        assert encoded.startswith(encode(short, ("c1", "c2"))[:40])  # one form, long or short
