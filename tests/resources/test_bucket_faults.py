@@ -251,6 +251,20 @@ async def test_a_missing_bucket_is_told(moto_server: moto.MotoServer) -> None:
         await BucketObjects("s", url, guard_template="s:{key}").open()
 
 
+async def test_a_missing_container_is_told(azurite_url: str) -> None:
+    url = urlsplit(azurite_url)._replace(netloc="no-such-container").geturl()
+    with pytest.raises(ResourceUnavailable, match="no such bucket"):
+        await BucketObjects("s", url, guard_template="s:{key}").open()
+
+
+@pytest.mark.parametrize("name", ["NoSuchBucket", "logs/ContainerNotFound.txt", "The specified bucket does not exist"])
+async def test_an_object_may_be_named_like_the_error_of_a_missing_bucket(objects: BucketObjects, name: str) -> None:
+    key, fence = tuple(name.split("/")), f"s:{name}"
+    assert await get(objects, key, fence) is None
+    await put(objects, key, fence, b"here", 7)
+    assert await get(objects, key, fence) == b"here"
+
+
 async def test_wrong_credentials_are_told_without_secrets(
     seaweed_server: seaweed.SeaweedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +306,30 @@ async def test_an_object_that_vanished_under_a_writer_is_not_made_anew(objects: 
     await objects._blobs.delete(PLACE.key)
     with pytest.raises(ResourceUnavailable, match="raise the floor"):
         await put(objects, KEY, FENCE, b"after", 7)
+
+
+async def test_an_object_that_vanished_stays_refused_until_it_is_restored_or_the_floor_raised(
+    objects: BucketObjects,
+) -> None:
+    await put(objects, KEY, FENCE, b"before", 7)
+    store = objects._blobs._once
+    frame = bytes(await (await store.get_async(PLACE.key)).bytes_async())
+    await objects._blobs.delete(PLACE.key)
+    assert await get(objects, KEY) is None  # which tells us that it is gone
+    for token in (7, 5, 9):  # of these the second is stale
+        with pytest.raises(ResourceUnavailable, match="raise the floor"):
+            await put(objects, KEY, FENCE, b"after", token)
+        with pytest.raises(ResourceUnavailable, match="raise the floor"):
+            await objects.claim(FENCE, token)
+    await store.put_async(PLACE.key, frame)
+    with pytest.raises(StaleToken):
+        await put(objects, KEY, FENCE, b"stale", 5)
+    await put(objects, KEY, FENCE, b"restored", 7)
+    await objects._blobs.delete(PLACE.key)
+    await objects.raise_floor(8)
+    with pytest.raises(StaleToken):
+        await put(objects, KEY, FENCE, b"stale", 7)
+    await put(objects, KEY, FENCE, b"after", 9)
 
 
 async def test_a_bucket_that_lost_its_record_is_not_taken_for_a_new_one(seaweed_url: str) -> None:

@@ -1,6 +1,8 @@
 """Objects in a bucket of a real S3 server: what an object is, in both layouts."""
 
+import asyncio
 import os
+import socket
 import time
 from collections.abc import AsyncIterator
 from typing import Any, Literal
@@ -400,7 +402,45 @@ async def test_a_server_that_ignores_conditions_is_refused(bucket_credentials: N
             await objects.open()
 
 
+@pytest.mark.parametrize("condition", ["If-Match", "If-None-Match"])
+async def test_a_server_that_looks_at_conditions_first_and_writes_later_is_refused(
+    bucket_credentials: None, condition: str
+) -> None:
+    with toy_bucket(f"{condition} at the end") as endpoint:
+        objects = BucketObjects("s", f"s3://bucket/x?endpoint={endpoint}&region=us-east-1", guard_template="s:{key}")
+        with pytest.raises(UnsafeConfiguration, match="looks at conditions first and writes later"):
+            await objects.open()
+
+
 async def test_the_same_server_is_taken_when_it_keeps_them(bucket_credentials: None) -> None:
     with toy_bucket() as endpoint:
         async with bucket_objects(f"s3://bucket/x?endpoint={endpoint}&region=us-east-1"):
             pass
+
+
+async def test_a_server_that_wants_less_haste_is_taken(bucket_credentials: None) -> None:
+    with toy_bucket("haste") as endpoint:
+        async with bucket_objects(f"s3://bucket/x?endpoint={endpoint}&region=us-east-1"):
+            pass
+
+
+async def test_a_server_that_wants_less_haste_is_waited_for_by_a_write_that_takes_two_requests(
+    bucket_credentials: None,
+) -> None:
+    with toy_bucket("haste") as endpoint:
+        async with bucket_objects(f"s3://bucket/x?endpoint={endpoint}&region=us-east-1") as objects:
+            assert (await put(objects, KEY, FENCE, b"first", 7)).created
+            await objects.claim(FENCE, 8)
+            assert await get(objects, KEY) == b"first"
+
+
+async def test_a_silent_server_is_told_soon_and_not_asked_again_for_each_thing_that_the_probe_may_have_left(
+    bucket_credentials: None,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        url = f"s3://bucket/x?endpoint={endpoint}&region=us-east-1"
+        objects = BucketObjects("s", url, guard_template="s:{key}", timeout_s=0.5)
+        async with asyncio.timeout(2.5):
+            with pytest.raises(ResourceUnavailable, match="can't be reached or broke off"):
+                await objects.open()

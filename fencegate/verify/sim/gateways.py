@@ -63,6 +63,7 @@ class Gateway:
                 readers_s=READERS_S,
                 clock=clock,
                 connect=lambda *_: link,
+                probe_rounds=1,  # faults are for writes
             )
             try:
                 await objects.open()

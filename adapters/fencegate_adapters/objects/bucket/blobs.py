@@ -25,7 +25,7 @@ from obstore.exceptions import (
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from fencegate.core.errors import InvalidInput, ResourceUnavailable, UnsafeConfiguration
-from fencegate_adapters.objects.bucket.outcomes import Moved, NotSent, Refused, Unsettled
+from fencegate_adapters.objects.bucket.outcomes import Moved, NotSent, Refused, Throttled, Unsettled
 from fencegate_adapters.objects.bucket.url import BucketUrl
 
 CONNECT_WITHIN = timedelta(seconds=5)
@@ -38,8 +38,9 @@ MAX_PARTS = 9_000  # S3 allows 10,000
 
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 _CONNECT = re.compile(r"kind: Connect\b")
-_TOO_LONG = "<Code>KeyTooLongError</Code>"  # no key can bring this in by itself: `<` is escaped in ours
-_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
+# No key can bring these in by itself: `<` and spaces are escaped in ours.
+_TOO_LONG = "<Code>KeyTooLongError</Code>"
+_NO_BUCKET = ("<Code>NoSuchBucket<", "<Code>ContainerNotFound<", "The specified bucket does not exist")
 
 
 class Store(Protocol):
@@ -230,6 +231,8 @@ class Blobs:
         status = _STATUS.search(text)
         if status is not None and status[1] == "409":  # S3: another conditional write was under way
             return Refused(key)
+        if status is not None and status[1] == "429":
+            return Throttled(self._unavailable(error).detail)
         if status is not None and status[1].startswith("4") and status[1] != "408":
             return self._unavailable(error)
         return NotSent(key) if status is None and _CONNECT.search(text) else Unsettled(key)

@@ -106,8 +106,8 @@ class Fenced:
                 found = self._frames.known(place)
                 if found is not None and standing_of(found.header).epoch == self.kept.epoch:
                     header = found.header
-                else:
-                    found, header = await self._current(place, fresh=False)
+                else:  # one that is known, but under another record, was replaced when that was made
+                    found, header = await self._current(place, fresh=found is not None)
                 raised, shadow = shown(header, token, self._mode)
                 if (value is None or conditions is not NO_CONDITIONS) and (
                     _refusal(place, value, etag_of(header), conditions) is not None
@@ -176,10 +176,20 @@ class Fenced:
                 if standing_of(found.header).epoch == self.kept.epoch:
                     return found, found.header
                 return found, await self._settled(found.header)
+            await self._require_new(place)
             with value_untouched():
                 await self._frames.commit(place, empty(place.name, self._nonce(), self._clock.now_us()), (), None)
             found = self._frames.known(place) or await self._frames.load(place)
         raise self._contended()
+
+    async def _require_new(self, place: Place) -> None:
+        """Refuse to make anew what somebody removed, unless a floor was raised since: its mark went with it."""
+        epoch = self._frames.gone(place)
+        if epoch is None:
+            return
+        self.kept = await self._records.current()
+        if epoch >= self.kept.epoch:
+            raise self._frames.lost(place)
 
     async def _settled(self, header: Header) -> Header:
         epoch = standing_of(header).epoch

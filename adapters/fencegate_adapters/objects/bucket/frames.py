@@ -17,7 +17,7 @@ from fencegate.core.errors import InvalidInput, ResourceUnavailable
 from fencegate_adapters.objects import frame
 from fencegate_adapters.objects.bucket.blobs import Blobs, Version
 from fencegate_adapters.objects.bucket.keys import Place
-from fencegate_adapters.objects.bucket.outcomes import NotSent, Refused, Unsettled
+from fencegate_adapters.objects.bucket.outcomes import NotSent, Refused, Throttled, Unsettled
 from fencegate_adapters.objects.bucket.standing import standing_of
 from fencegate_adapters.objects.frame import Header, Sequel
 
@@ -29,6 +29,8 @@ MAX_COPIED_BYTES = 64 * 1024
 FEW_PARTS = 64
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
+_THROTTLED_US = 5_000_000
+"""Google Cloud Storage takes about one write a second to one name, and the first write of an object is two of ours."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -75,6 +77,8 @@ class Frames:
         self._clock = clock
         self._within_us = int(within_s * 1_000_000)
         self._known: OrderedDict[str, Frame] = OrderedDict()
+        self._gone: OrderedDict[str, int] = OrderedDict()
+        """By key of a frame that somebody removed: the epoch of the record that it had."""
 
     def known(self, place: Place) -> Frame | None:
         """The last known frame, without asking: good to write on, not to refuse by."""
@@ -84,7 +88,8 @@ class Frames:
         """The frame as it is now; None when there never was one."""
         blob = await self._blobs.get(place.key, first_bytes)
         if blob is None:
-            self.forget(place)
+            if (before := self._known.get(place.key)) is not None:
+                self._lose(place, before)
             return None
         try:
             if len(blob.data) < frame.length(blob.data) <= frame.MAX_HEADER_BYTES:
@@ -124,9 +129,11 @@ class Frames:
     ) -> bool:
         # It is on its way: what the next write needs is made while the server works.
         sequel = frame.sequel(header)
-        deadline_us = self._clock.monotonic_us() + self._within_us
+        began_us = self._clock.monotonic_us()
+        deadline_us = began_us + self._within_us
         doubtful, pause_s = False, _FIRST_PAUSE_S
         while True:
+            throttled = False
             try:
                 version = await sent
             except Refused:
@@ -136,8 +143,9 @@ class Frames:
                     raise self._unavailable("can't be reached; nothing was written") from None
             except Unsettled:
                 doubtful = True
-            except ResourceUnavailable:  # nothing was written by this attempt; one before it can still land
-                if not doubtful:
+            except ResourceUnavailable as error:  # nothing was written by this attempt; one before it can still land
+                throttled = isinstance(error, Throttled) and not doubtful
+                if not doubtful and not (throttled and self._clock.monotonic_us() < began_us + _THROTTLED_US):
                     self.forget(place)
                     raise
             except BaseException:
@@ -146,18 +154,32 @@ class Frames:
             else:
                 self._remember(place, Frame(header, version, body_at, b"", sequel))
                 return True
-            fate = await self._fate(place, header, base, doubtful=doubtful)
-            if fate is _Fate.LANDED or fate is _Fate.NEVER:
-                return fate is _Fate.LANDED
-            # Something on the way may have sent it twice, and then its own first copy is what it was refused for.
-            doubtful = doubtful or fate is _Fate.UNSEEN
-            if not doubtful:
-                return False  # the server refused, and it was asked only once
-            if fate is _Fate.UNKNOWN or self._clock.monotonic_us() >= deadline_us:
-                raise self._unknown()
+            if not throttled:
+                fate = await self._fate(place, header, base, doubtful=doubtful)
+                if fate is _Fate.LANDED or fate is _Fate.NEVER:
+                    return fate is _Fate.LANDED
+                # Something on the way may have sent it twice, and then its own first copy is what it was refused for.
+                doubtful = doubtful or fate is _Fate.UNSEEN
+                if not doubtful:
+                    return False  # the server refused, and it was asked only once
+                if fate is _Fate.UNKNOWN or self._clock.monotonic_us() >= deadline_us:
+                    raise self._unknown()
             await asyncio.sleep(pause_s * (0.5 + self._clock.jitter()))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             sent = self._blobs.put(place.key, data, base.version if base is not None else None, CONTENT_TYPE)
+
+    def gone(self, place: Place) -> int | None:
+        """The epoch of a frame that was known and then removed from outside; a new one in its place has no mark."""
+        return self._gone.get(place.key)
+
+    def lost(self, place: Place) -> ResourceUnavailable:
+        return self._unavailable(f"lost {place.key!r}, and its mark with it: restore it, or raise the floor")
+
+    def _lose(self, place: Place, before: Frame) -> None:
+        self.forget(place)
+        self._gone[place.key] = standing_of(before.header).epoch
+        if len(self._gone) > KNOWN:
+            self._gone.popitem(last=False)
 
     def forget(self, place: Place) -> None:
         self._known.pop(place.key, None)
@@ -174,9 +196,10 @@ class Frames:
         except ResourceUnavailable:
             return _Fate.UNSEEN
         if now is None and base is not None:
+            self._lose(place, base)
             if doubtful:
                 return _Fate.UNKNOWN
-            raise self._unavailable(f"lost {place.key!r}, and its mark with it: restore it, or raise the floor")
+            raise self.lost(place)
         if now is None:
             return _Fate.OPEN
         past = standing_of(now.header).nonces
@@ -193,6 +216,7 @@ class Frames:
             return
         self._known[place.key] = found
         self._known.move_to_end(place.key)
+        self._gone.pop(place.key, None)
         if len(self._known) > KNOWN:
             self._known.popitem(last=False)
 

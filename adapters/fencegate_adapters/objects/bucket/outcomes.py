@@ -1,5 +1,7 @@
 """What can become of a conditional write, beside success."""
 
+from fencegate.core.errors import ResourceUnavailable
+
 
 class Refused(Exception):
     """The server compared, and did not write."""
@@ -11,6 +13,10 @@ class NotSent(Exception):
 
 class Unsettled(Exception):
     """The write was sent, and its fate is unknown."""
+
+
+class Throttled(ResourceUnavailable):
+    """The server wants less haste: nothing was written, and a moment later it would be."""
 
 
 class Moved(Exception):

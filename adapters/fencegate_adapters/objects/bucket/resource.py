@@ -19,7 +19,7 @@ from fencegate_adapters.objects.bucket.keys import FENCES, OBJECTS, Homes, Place
 from fencegate_adapters.objects.bucket.layouts import Framed, Layout, Pointer
 from fencegate_adapters.objects.bucket.listing import page
 from fencegate_adapters.objects.bucket.outcomes import Moved
-from fencegate_adapters.objects.bucket.probe import probe
+from fencegate_adapters.objects.bucket.probe import ROUNDS, probe
 from fencegate_adapters.objects.bucket.records import Kept, Records
 from fencegate_adapters.objects.bucket.standing import Value, info_of, mark_of, seen_of, shown
 from fencegate_adapters.objects.bucket.url import BucketUrl
@@ -49,6 +49,7 @@ class BucketObjects:
         readers_s: float = READERS_S,
         clock: Clock = SYSTEM,
         connect: Connect | None = None,
+        probe_rounds: int = ROUNDS,
     ) -> None:
         where = BucketUrl.parse(name, url)
         guard = Guard(guard_template, name)
@@ -57,6 +58,7 @@ class BucketObjects:
         self._mode = mode
         self._clock = clock
         self._prefix = where.prefix
+        self._probe_rounds = probe_rounds
         self._homes = Homes(guard, where.prefix)
         self._places = lru_cache(KNOWN)(self._found_places)
         self.guarantee = _guarantee(self._homes.one_by_one)
@@ -74,7 +76,7 @@ class BucketObjects:
 
     async def open(self) -> None:
         """Refuse a server that ignores conditions, make the record if it is missing, and check it."""
-        await probe(self._name, self._blobs, self._clock)
+        await probe(self._name, self._blobs, self._clock, self._probe_rounds)
         self._fenced.kept = await self._records.enter()
 
     async def close(self) -> None:
