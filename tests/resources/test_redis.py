@@ -196,6 +196,24 @@ async def test_a_listing_is_in_order_and_by_pages(strings: RedisStrings, raw: re
     assert [name for name, _ in await strings.list("", "a/1", 1)] == ["é"]
 
 
+async def test_a_short_page_behind_many_that_expired_takes_few_calls(
+    strings: RedisStrings, raw: redis.asyncio.Redis
+) -> None:
+    async def calls() -> int:
+        told = await raw.info("commandstats")
+        return sum(told.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
+
+    for name in ("a", "y", "z"):
+        await put(strings, name, name.encode())
+    index = next(iter(await raw.keys("fencegate:index:*")))
+    await raw.zadd(index, {f"k{number:04}": 0 for number in range(1000)})  # as of keys whose time to live is over
+    before = await calls()
+    assert [name for name, _ in await strings.list("", "", 1)] == ["a"]
+    assert [name for name, _ in await strings.list("", "a", 1)] == ["y"]
+    assert [name for name, _ in await strings.list("", "a", 2)] == ["y", "z"]
+    assert await calls() - before < 20
+
+
 async def test_what_is_no_string_is_refused_and_left_as_it_is(strings: RedisStrings, raw: redis.asyncio.Redis) -> None:
     await raw.lpush("app:k", "item")
     with pytest.raises(InvalidInput, match="list"):
@@ -326,6 +344,7 @@ async def test_a_key_that_is_no_name_is_refused(hashes: RedisHashes, key: Key) -
         ("redis://:secret@a/0?replicas=-1", "whole number"),
         ("redis://:secret@a/0?replicas=2&replicas=0", "an option twice"),
         ("redis://:secret@a/0?ssl_certfile=x", "rediss"),
+        ("rediss://:secret@a/0?ssl_keyfile=x", "ssl_keyfile goes with ssl_certfile"),
         ("redis://:secret@a:port/0", "can't be read"),
     ],
 )

@@ -100,13 +100,14 @@ class Link:
 
 def link_to(address: Address, wait_s: float) -> Link:
     """A pool of our own."""
+    at = address.at
     pool = BlockingConnectionPool(
-        connection_class=SSLConnection if address.tls else Connection,
+        connection_class=SSLConnection if at.tls else Connection,
         max_connections=CONNECTIONS,
         timeout=wait_s,
-        host=address.host,
-        port=address.port,
-        db=address.db,
+        host=at.host,
+        port=at.port,
+        db=at.db,
         protocol=2,
         client_name="fencegate",
         retry=Retry(NoBackoff(), 0),

@@ -58,7 +58,7 @@ class RedisResource:
         clock: Clock = SYSTEM,
     ) -> None:
         self._address = parse(name, url)
-        self._prefix = self._address.prefix
+        self._prefix = self._address.at.prefix
         self._record = Record(name, guard_template, f"{self.form} {self._prefix}", mode)
         self._link = link_to(self._address, wait_ms / 1000)
         self._clock = clock
@@ -111,7 +111,7 @@ class RedisResource:
         ours = (names.record_name(self._record.name), names.fence_name("", self._record.mode))
         said = (self.form, *ours, self._prefix, names.ABOUT, names.index_name(self._record.name))
         failed = await self._link.run(script.RIGHTS, (), said, "not-written")
-        check_rights(failed, str(self._address), self._address.secrets.get("username", ""), [self._prefix])
+        check_rights(failed, str(self._address), self._address.at.username, [self._prefix])
         if self._address.replicas:
             await self._link.ask("WAIT", 0, 1)
 
