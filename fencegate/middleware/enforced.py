@@ -18,6 +18,8 @@ from fencegate.core.errors import FencegateError, UnsafeConfiguration
 
 S = TypeVar("S")
 
+_COMMITS = ("commit", "commit_twophase")
+
 _COMMITTED_BY_CALLER = (Session, Connection, AsyncSession, AsyncConnection)
 _FORGOTTEN = "fence.enforce(…) of an async session or connection is awaited, or entered by `async with`; it was neither"
 
@@ -33,8 +35,14 @@ class Fence(Protocol):
     def passed(self) -> None:
         """A database has compared the token, and let it pass."""
 
+    def committing(self) -> None:
+        """A transaction behind it is about to be committed."""
+
     def committed(self) -> None:
-        """A transaction behind it was committed."""
+        """It was."""
+
+    def not_committed(self) -> None:
+        """It was not, for sure."""
 
     def refused(self, error: FencegateError) -> None:
         """It did not."""
@@ -54,6 +62,9 @@ class Enforced(Generic[S]):
         self._is_async = hasattr(self._session, "__aenter__")
         self._entered = False
         self._left = False
+        self._begun: list[Connection] = []
+        """The connections of a session that passed."""
+        self._is_committing = False
         self._begin()
 
     # --- without await: it holds from the call of `enforce` on ---
@@ -70,12 +81,10 @@ class Enforced(Generic[S]):
         self._entered, self._left = False, True
         self._noting(error)
         try:
-            with self._noted():
+            with self._noted(), self._judged(error):
                 self._block.__exit__(kind, error, traceback)
         finally:
             self._unwatch()  # what the session does from here on is behind no fence, and passes none
-        if error is None:
-            self._fence.committed()
 
     # --- with await ---
 
@@ -105,12 +114,10 @@ class Enforced(Generic[S]):
         self._entered, self._left = False, True
         self._noting(error)
         try:
-            with self._noted():
+            with self._noted(), self._judged(error):
                 await self._block.__aexit__(kind, error, traceback)
         finally:
             self._unwatch()
-        if error is None:
-            self._fence.committed()
 
     def __await__(self) -> Generator[Any, None, S]:
         return self.__aenter__().__await__()
@@ -205,19 +212,49 @@ class Enforced(Generic[S]):
         for target, name, listener in self._outcomes():
             if event.contains(target, name, listener):
                 event.remove(target, name, listener)
+        for connection in self._begun:
+            for name in _COMMITS:
+                event.remove(connection, name, self._committing)
+        self._begun = []
 
     def _outcomes(self) -> list[tuple[Session | Connection, str, Callable[..., None]]]:
         target = self._sync()
         if isinstance(target, Session):
             return [(target, "after_begin", self._passed), (target, "after_commit", self._committed)]
-        return [] if target is None else [(target, "commit", self._committed)]
+        return [] if target is None else [(target, "commit", self._committing), (target, "commit", self._committed)]
 
-    def _passed(self, *_: object) -> None:
+    def _passed(self, _session: Session, _transaction: object, connection: Connection) -> None:
         self._block.check_open()  # in PostgreSQL it may be planned only, to go along with a first statement
         self._fence.passed()
+        self._is_committing = False
+        if not event.contains(connection, "commit", self._committing):
+            for name in _COMMITS:
+                event.listen(connection, name, self._committing)
+            self._begun = [*(each for each in self._begun if not each.closed), connection]
+
+    def _committing(self, *_: object) -> None:
+        self._is_committing = True
+        self._fence.committing()
 
     def _committed(self, *_: object) -> None:
-        self._fence.committed()
+        if self._is_committing:  # a session says so of nothing, too
+            self._is_committing = False
+            self._fence.committed()
+
+    @contextlib.contextmanager
+    def _judged(self, error: BaseException | None) -> Generator[None, None, None]:
+        """Around the end of the block, which knows of an error of COMMIT whether it leaves anything open."""
+        try:
+            yield
+        except FencegateError:
+            raise
+        except Exception:
+            if self._is_committing:
+                self._is_committing = False
+                self._fence.not_committed()
+            raise
+        if error is None and self._sync() is None:
+            self._fence.committed()
 
     def _arm(self) -> None:
         """An await that was forgotten must not leave the session's work without the fence."""

@@ -20,12 +20,13 @@ class Fence:
     def __init__(self, lock_key: str, token: Token, noted: Callable[[FencegateError | None], None]) -> None:
         self.lock_key = lock_key
         self.token = token
-        self.has_passed = False
-        """Whether a database has compared the token, and let it pass."""
+        self.has_committed = False
+        """Whether a transaction behind it was committed, and the raised mark with it."""
         self.is_answered_for = False
-        """Whether that is so, or the handler said that somebody else compares, or that nobody has to."""
-        self.may_have_written = False
-        """Whether a transaction behind it was committed, or may have been."""
+        """Whether a database has compared the token, or the handler said that somebody else does, or nobody has to."""
+        self.is_in_doubt = False
+        """Whether one is being committed, or nobody knows what became of that."""
+        self._was_in_doubt = False
         self._noted = noted
         self._blocks: list[Enforced[Any]] = []
 
@@ -55,19 +56,35 @@ class Fence:
         """Say that this request changes nothing that the fence guards, so that nothing has to be compared."""
         self.is_answered_for = True
 
+    @property
+    def may_have_written(self) -> bool:
+        """Whether a transaction behind it was committed, or may have been."""
+        return self.has_committed or self.is_in_doubt or self._was_in_doubt
+
     def passed(self) -> None:
         """A database has compared the token, and let it pass."""
-        self.has_passed = self.is_answered_for = True
+        self._was_in_doubt |= self.is_in_doubt
+        self.is_in_doubt = False
+        self.is_answered_for = True
         self._noted(None)
 
+    def committing(self) -> None:
+        """A transaction behind it is about to be committed; without more news, nobody knows whether it was."""
+        self.is_in_doubt = True
+
     def committed(self) -> None:
-        """A transaction behind it was committed: what fails after that is a part of what was asked for."""
-        self.may_have_written = True
+        """It was: what fails after that is a part of what was asked for."""
+        self.is_in_doubt = False
+        self.has_committed = True
+
+    def not_committed(self) -> None:
+        """It was not, for sure."""
+        self.is_in_doubt = False
 
     def refused(self, error: FencegateError) -> None:
         """It did not, or can't be reached."""
         if isinstance(error, ResourceUnavailable) and error.outcome == "unknown":
-            self.may_have_written = True
+            self._was_in_doubt = True
         self._noted(error)
 
     @property

@@ -119,15 +119,16 @@ class Presented:
         if error is self._refusal or (isinstance(error, FencegateError) and self._our(error) is not None):
             assert isinstance(error, FencegateError)
             return self._told(error)
-        if self._refusal is None:
+        refusal = self._standing()
+        if refusal is None:
             return None
         log.error("%s %s failed behind a refusal, which is answered", self.method, self.path[:200], exc_info=error)
-        return self._told(self._refusal)
+        return self._told(refusal)
 
     def instead_of(self, status: int, route: str) -> FencegateError | None:
         """What to answer instead of the handler's own answer; None when that may pass."""
-        refusal = self._refusal
-        if refusal is not None and (status >= 500 or (status in _DONE and isinstance(refusal, StaleToken))):
+        refusal = self._standing()
+        if refusal is not None and (status >= 500 or (status in _DONE and _denies(refusal))):
             return self._told(refusal)
         if status not in _DONE or self.fence is None:
             return None
@@ -144,12 +145,18 @@ class Presented:
         detail = "the service answered this write without comparing its token, so it was not protected; it was logged"
         return NotEnforced(detail, outcome="unknown")
 
+    def _standing(self) -> FencegateError | None:
+        """The refusal that no later attempt overcame; a COMMIT of the handler's own that failed is one, too."""
+        if self._refusal is None and self.fence is not None and self.fence.is_in_doubt:
+            return ResourceUnavailable("the database failed while it committed", outcome="unknown")
+        return self._refusal
+
     def highest(self, error: FencegateError | None) -> str | None:
-        """The value of `Fencing-Token-Highest`, where it is known."""
+        """The value of `Fencing-Token-Highest`, where it is known: a mark that was not committed is no mark."""
         stale = error if error is None or isinstance(error, StaleToken) else error.__cause__
         if isinstance(stale, StaleToken):
             return str(stale.highest)
-        return self.fence.token.wire if self.fence is not None and self.fence.has_passed else None
+        return self.fence.token.wire if self.fence is not None and self.fence.has_committed else None
 
     def _our(self, error: FencegateError) -> FencegateError | None:
         """The error, if it is about this request's own token and not about one that the handler holds itself."""
@@ -176,6 +183,11 @@ class Presented:
             resource, key = (first, rest) if self._terms.resource is None else (self._terms.resource, self.path[1:])
             error.members |= {"resource": resource, "key": key, "lockKey": self.fence.lock_key}
         return error
+
+
+def _denies(refusal: FencegateError) -> bool:
+    """Whether nobody may say after it that the work was done."""
+    return isinstance(refusal, StaleToken) or refusal.members.get("outcome") == "unknown"
 
 
 _UNCHECKED = (

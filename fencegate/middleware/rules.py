@@ -69,8 +69,9 @@ class Guarded:
             end = hole.end()
         if not {"{", "}"}.isdisjoint(_HOLE.sub("", path)):
             raise UnsafeConfiguration(f"the path {path!r} has a brace that opens or closes no {{name}}")
-        # Frameworks answer with and without the last slash; so must the fence.
-        return re.compile("".join((*parts, re.escape(path[end:].rstrip("/")), "/?")), re.DOTALL)
+        # Frameworks answer with and without the last slash, and those whose patterns end in `$` with a line feed behind
+        # it; so must the fence.
+        return re.compile("".join((*parts, re.escape(path[end:].rstrip("/")), "/?\n?")), re.DOTALL)
 
     def _filled(self, template: str, path: str) -> Callable[[Mapping[str, str]], str]:
         guard = Guard(template, path, tuple(self._kinds))
