@@ -76,6 +76,8 @@ def filled_in(url: str, setting: str, look_up: Callable[[str], str | None] = var
     >>> filled_in("redis://:${PASSWORD}@cache/0", "url", {"PASSWORD": "a@b/c"}.get)
     'redis://:a%40b%2Fc@cache/0'
     """
+    if "${" in _REFERENCE.sub("", url):  # else the name of a secret would be taken for the secret
+        raise UnsafeConfiguration(f"{setting}: a '${{' has no '}}' of its own; write such as ${{DB_PASSWORD}}")
     authority = _AUTHORITY.match(url)
     user_end = url.rfind("@", *authority.span(1)) if authority is not None else -1
     query_start = url.find("?")
@@ -104,7 +106,7 @@ def _text_of(path: Path) -> str:
     if len(data) > MAX_BYTES:
         raise UnsafeConfiguration(f"{path}: is over {MAX_BYTES} bytes, which is no configuration")
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")  # some editors put a mark before the text
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UnsafeConfiguration(f"{path}:{line}: is not UTF-8, which TOML must be") from None

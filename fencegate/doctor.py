@@ -263,6 +263,10 @@ def _look_at_guarantee(settings: ResourceSettings, examined: Examined, guarantee
         examined.found(level, f"check and write are one step; marks: {guarantee.durability}")
     else:
         examined.found("warning", f"best effort: a stale write may slip through; marks: {guarantee.durability}")
+    if isinstance(settings, UpstreamSettings):
+        for path, before in settings.unreached():
+            what = f"the route {path!r} is never reached, nor its guard: {before!r} before it takes all of its paths"
+            examined.found("warning", what, "put it first, or leave it out")
     _look_at_mode(settings, examined)
     if not settings.issuer:
         examined.facts["tokens"] = "any issuer's (issuer = true refuses those far beyond now)"

@@ -377,6 +377,7 @@ async def test_an_unknown_column_or_a_wrong_type_is_named(thin: ThinApp) -> None
         (b'{"tenant": "other", "balance": 1}', "tenant"),
         (b'{"id": 8, "balance": 1}', "id"),
         (b'{"balance\\" = 1; --": 1}', 'balance" = 1; --'),
+        (b'{"%s": 1}' % (b"n" * 5000), "n" * 128),
     ]:
         answer = await ask(thin, "PUT", path, TOKEN, body)
         assert (answer.status, answer.json.get("field")) == (422, field), (body, answer)

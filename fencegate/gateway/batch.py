@@ -18,7 +18,7 @@ def parse_batch(body: dict[str, Any], key_of: Callable[[Sequence[str], str], Key
     """`{"writes": [{"op": "put", "key": "a" or ["a", "b"], "value": {…}}, …]}`, checked."""
     for name in body:
         if name != "writes":
-            raise InvalidInput(name[:64], "is not a field of a batch")
+            raise InvalidInput(name, "is not a field of a batch")
     writes = body.get("writes")
     if not isinstance(writes, list) or not 1 <= len(writes) <= MAX_WRITES:
         raise InvalidInput("writes", f"must be a list of 1 to {MAX_WRITES} writes")

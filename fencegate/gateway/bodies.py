@@ -66,7 +66,7 @@ def _check(field: str, value: Any, depth: int) -> None:
             for name in value:
                 _check(field, name, depth)
         for name, item in value.items() if isinstance(value, dict) else ((field, item) for item in value):
-            _check(name[:64] if field == "body" else field, item, depth - 1)
+            _check(name if field == "body" else field, item, depth - 1)
 
 
 class Upload:

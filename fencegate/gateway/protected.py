@@ -190,15 +190,15 @@ class Protected(ABC):
     # --- refusals ---------------------------------------------------------------------------------------------------
 
     async def _refuse(self, call: Call, error: FencegateError) -> Reply:
-        """The answer to a call that failed: stale comes before all else, and the mark is told when it can be."""
-        if isinstance(error, StaleToken):
-            call.mark = error.highest
-        elif call.fence and call.mark is None and not isinstance(error, ResourceUnavailable):
+        """The answer to a call that failed: stale comes before all that is judged; the mark is told when it can be."""
+        if isinstance(error, StaleToken | ResourceUnavailable):
+            call.mark = call.mark if error.highest is None else error.highest
+        elif call.fence and call.mark is None:
             with contextlib.suppress(FencegateError, TimeoutError):
                 async with asyncio.timeout(min(MARK_WITHIN_S, self.within_s)):
                     call.mark = await self.resource.mark(call.fence)
-        in_doubt = isinstance(error, ResourceUnavailable) and error.outcome == "unknown"
-        if call.token is not None and call.mark is not None and self.settings.mode == "enforce" and not in_doubt:
+        judged = not isinstance(error, ResourceUnavailable) and error.members.get("outcome") != "unknown"
+        if call.token is not None and call.mark is not None and self.settings.mode == "enforce" and judged:
             try:
                 fence.admit(call.token, call.mark)
             except StaleToken as stale:

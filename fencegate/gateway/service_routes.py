@@ -87,6 +87,14 @@ class Route:
         holes = [(step.name, segment, step.form) for step, segment in pairs if step.name is not None]
         return {name: check_form(name, segment, form) for name, segment, form in holes}
 
+    def covers(self, later: "Route") -> bool:
+        """Whether it leaves no path to a later rule; a segment of another form is refused, and left to none."""
+        more = len(later.steps) - len(self.steps)
+        if more < 0 or (not self.open_end and (more > 0 or later.open_end)):
+            return False
+        pairs = zip(self.steps, later.steps, strict=False)
+        return all(step.name is not None or step == theirs for step, theirs in pairs)
+
     def writing(self, method: str) -> bool:
         """Whether the method writes; MethodNotAllowed when this rule is not for it."""
         if method in self.writes:

@@ -166,18 +166,18 @@ async def _chained(ahead: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator[b
 
 
 async def _reply(request: Request, answer: Incoming) -> Reply:
-    content_type = next((value for name, value in answer.headers if name == b"content-type"), b"")
-    headers = [(name, value) for name, value in answer.headers if name != b"content-type"]
+    """All headers are the service's own, also the type of a body that is empty."""
+    headers = list(answer.headers)
     length = next((int(value) for name, value in headers if name == b"content-length"), None)
     if request.method == "HEAD" or answer.status in (204, 304):
         await _whole(answer.body)
         if request.method != "HEAD":  # the server would wait for as many bytes as these say
             headers = [(name, value) for name, value in headers if name != b"content-length"]
-        return Reply(answer.status, _nothing(), headers, content_type)
+        return Reply(answer.status, _nothing(), headers, b"")
     if length is not None and length <= READ_AHEAD:
         headers = [(name, value) for name, value in headers if name != b"content-length"]
-        return Reply(answer.status, await _whole(answer.body), headers, content_type)
-    return Reply(answer.status, _Relayed(request, answer.body), headers, content_type)
+        return Reply(answer.status, await _whole(answer.body), headers, b"")
+    return Reply(answer.status, _Relayed(request, answer.body), headers, b"")
 
 
 async def _whole(body: Streamed) -> bytes:

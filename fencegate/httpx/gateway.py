@@ -34,6 +34,8 @@ class GatewayKey:
             raise InvalidInput(
                 "url", "must start with http:// or https://, as in http://gateway:7420/v1/resources/NAME"
             )
+        if not {"?", "#"}.isdisjoint(url):  # the claim would go to what is before it, as a write
+            raise InvalidInput("url", "must end with its path; '?' and '#' in a key are written %3F and %23")
         self.url = "/".join((url.rstrip("/"), *(quote(segment, safe="") for segment in key)))
         self._timeout_s = timeout
 
@@ -66,6 +68,9 @@ class GatewayKey:
             return StaleToken(token, max(token, _mark(answer)), **about)
         if code in _REFUSALS:
             return _REFUSALS[code](detail)
+        field = document.get("field")
+        if isinstance(field, str):
+            return InvalidInput(field, detail.removeprefix(f"{field}: "))
         return ResourceUnavailable(detail, outcome=str(document.get("outcome", "unknown")))
 
 

@@ -131,6 +131,8 @@ class ShortWayProtocol(HttpToolsProtocol):
         if self._unswitched.repeating:
             return
         self._in_head = False
+        if b"#" in self.url:  # what follows it would be dropped, and the path before it is another one
+            raise ValueError("a fragment in the target")
         served = self.cycle is not None and not self.cycle.response_complete
         super().on_headers_complete()
         self._begun = None if served else self.cycle

@@ -242,7 +242,7 @@ def query_params(query: bytes, allowed: frozenset[str]) -> dict[str, str]:
         raw_name, _, raw_value = pair.replace(b"+", b" ").partition(b"=")
         name = decode_name(raw_name, "query")
         if name not in allowed:
-            raise InvalidInput(name[:64] or "query", "is not a parameter of this call")
+            raise InvalidInput(name or "query", "is not a parameter of this call")
         if name in found:
             raise InvalidInput(name, "is given twice")
         found[name] = decode_name(raw_value, name)

@@ -20,7 +20,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         again = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise InvalidInput(again[:64].encode(errors="replace").decode(), "is given twice")
+        raise InvalidInput(again.encode(errors="replace").decode(), "is given twice")
     return found
 
 

@@ -338,6 +338,11 @@ def test_a_key_that_another_lock_guards_is_not_claimed(server: Server) -> None:
     assert locks.status("rows:other")["locked"] is False
 
 
+def test_a_key_that_the_gateway_refuses_is_a_mistake_and_no_outage(server: Server) -> None:
+    with pytest.raises(InvalidInput, match=r"^key: each key of this resource has a lock of its own"):
+        GatewayResource(f"{server.url}/v1/resources/rows").claim("rows:claimed-5", 7)
+
+
 def test_a_gateway_that_is_away_fails_the_claim_and_no_secret_is_told(sync_own: fencegate.sync.Locks) -> None:
     with pytest.raises(ResourceUnavailable) as caught:
         sync_own.hold("a", claim=["http://me:secret@127.0.0.1:9/v1/resources/rows/a"]).acquire()

@@ -220,6 +220,7 @@ WRONG: dict[str, tuple[int, str]] = {
     '[resources.a]\nurl = "sqlite:///x.db"\ntable = "t"': (3, "key columns"),
     '[resources.a]\nurl = "sqlite:///x.db"\nkey = ["id"]': (3, "table and key"),
     '[resources.a]\nurl = "sqlite:///x.db"\ntable = "t"\nkey = ["id", 5]': (4, "key"),
+    '[resources.a]\nurl = "sqlite:///x.db"\ntable = "t"\nkey = ["id", "id"]': (4, "twice"),
     '[resources.a]\nurl = "sqlite:///x.db"\ntoken_column = "t"': (3, "token_column"),
     '[resources.a]\nurl = "sqlite:///x.db"\nmax_bytes = 0': (3, "max_bytes"),
     '[resources.a]\nurl = "sqlite:///x.db"\nmax_bytes = "1"': (3, "max_bytes"),
@@ -237,6 +238,7 @@ WRONG: dict[str, tuple[int, str]] = {
     '[resources.a]\nurl = "http://h/"\n[[resources.a.routes]]\npath = "/"\n[[resources.a.routes]]\npth = 1': (6, "pth"),
     '[resources.a]\nurl = "http://h/"\n[[resources.a.routes]]\npath = "/{id}"\nmethods = [5]': (5, "methods"),
     '[resources.a]\nurl = "http://h/"\n[[resources.a.routes]]\npath = "/{id}"\nguard = "x:{ident}"': (3, "ident"),
+    '[resources.a]\nurl = "http://h/"\n[[resources.a.routes]]\npath = "/{id}"\nguard = ""': (3, "must not be empty"),
     '[resources.a]\nurl = "http://h/"\nfence = ""': (3, "name a file"),
     '[resources.a]\nurl = "http://h/"\nfence = "sqlite://"': (3, "name a file"),
     '[resources.a]\nurl = "http://h/"\nfence = "redis://:hunter2@h"': (3, "can't be in redis"),
@@ -247,6 +249,8 @@ WRONG: dict[str, tuple[int, str]] = {
     '[resources.a]\nurl = "http://u:hunter2@evil/"': (2, "resource 'a'"),
     '[resources.a]\nurl = "redis://:${NO_SUCH_VARIABLE}@h/0"': (2, "NO_SUCH_VARIABLE"),
     '[resources.a]\nurl = "redis://:${}@h/0"': (2, "names no variable"),
+    '[resources.a]\nurl = "redis://:${NO_SUCH_VARIABLE@h/0"': (2, "has no '}'"),
+    '[resources.a]\nurl = "redis://:${A{B}@h/0"': (2, "has no '}'"),
     'store = "redis://:${NO_SUCH_VARIABLE}@h/0"': (1, "NO_SUCH_VARIABLE"),
     'a = 1\na = 2\n': (2, "overwrite"),
     "a = \n": (1, "Invalid value"),
@@ -392,6 +396,11 @@ def test_one_table_has_one_lock_by_either_name_of_mysql(file: Path) -> None:
 def test_what_differs_may_have_two_names(file: Path, one: str, other: str) -> None:
     made = read(file, f'[resources.a]\nurl = "{one}"\n[resources.b]\nurl = "{other}"\n')
     assert set(made.resources) == {"a", "b"}
+
+
+def test_a_file_with_the_mark_that_some_editors_put_before_the_text_is_read(file: Path) -> None:
+    made = read(file, '\ufeff[resources.a]\nurl = "file:///var/lib/a"\n')
+    assert set(made.resources) == {"a"}
 
 
 def test_what_is_not_a_text_file_is_refused(file: Path) -> None:

@@ -83,6 +83,15 @@ async def test_a_service_that_does_not_check_is_best_effort(tmp_path: Path, serv
     assert checked.level == "fine"
 
 
+async def test_a_rule_that_no_path_comes_to_is_warned_of(tmp_path: Path, service: str) -> None:
+    paths = ["/a/{id:int}/*", "/a/x", "/b/{id}", "/b/{other}/c", "/b/*", "/b/c", "/*", "/"]
+    rules = "".join(f'[[resources.a.routes]]\npath = "{path}"\n' for path in paths)
+    found = await look_at(tmp_path, f'url = "{service}"\nfence = "sqlite:///{tmp_path}/fence.db"\n{rules}')
+    told = [finding.what for finding in found.findings if "never" in finding.what]
+    assert [what.split("'")[1] for what in told] == ["/a/x", "/b/c", "/"]
+    assert "'/a/{id:int}/*'" in told[0]
+
+
 async def test_a_fence_that_is_not_there_yet_is_not_made(tmp_path: Path, service: str) -> None:
     found = await look_at(tmp_path, f'url = "{service}"\nfence = "sqlite:///{tmp_path}/fence.db"')
     assert "not there yet" in found.facts["its fence"]

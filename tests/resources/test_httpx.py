@@ -16,7 +16,8 @@ import pytest
 
 import fencegate.sync
 from fencegate import LockLost, Locks, ResourceUnavailable, connect
-from fencegate.httpx import GatewayKey, LeaseAuth
+from fencegate.core.errors import InvalidInput
+from fencegate.httpx import GatewayKey, GatewayResource, LeaseAuth
 from tests.servers import Server
 
 
@@ -142,8 +143,8 @@ async def test_a_request_that_is_sent_again_asks_no_lease_but_the_one_it_is_sent
 ) -> None:
     before, lease = Lease(), Lease()
     request = httpx.Request("PUT", echo.url)
-    async with httpx.AsyncClient(trust_env=False) as by_async:
-        with httpx.Client(trust_env=False) as by_sync:
+    async with httpx.AsyncClient(trust_env=False, verify=False) as by_async:
+        with httpx.Client(trust_env=False, verify=False) as by_sync:
             for number, given in enumerate((before, lease)):
                 auth = LeaseAuth(given)
                 answer = by_sync.send(request, auth=auth) if face == "sync" else await by_async.send(request, auth=auth)
@@ -251,3 +252,14 @@ def test_a_server_that_takes_a_claim_without_telling_its_mark_has_raised_no_fenc
     with pytest.raises(ResourceUnavailable, match="Fencing-Token-Highest"):
         GatewayKey(echo.url, "7").claim("accounts:7", 34)
     assert echo.seen == ["/7/claim"]
+
+
+@pytest.mark.parametrize("tail", ["/7?tenant=eu", "/7#eu", "/a#b/7"])
+def test_a_key_whose_url_goes_on_behind_the_path_is_refused_since_its_claim_would_be_another_call(
+    echo: EchoServer, tail: str
+) -> None:
+    """`POST /7?tenant=eu/claim` is a write of the key itself, with the token of who only wanted to claim it."""
+    for claimed in (GatewayKey, GatewayResource):
+        with pytest.raises(InvalidInput, match="url"):
+            claimed(echo.url + tail).claim("accounts:7", 34)
+    assert echo.seen == []

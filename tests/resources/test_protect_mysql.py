@@ -419,6 +419,28 @@ def test_a_floor_that_is_raised_is_respected(database: Database) -> None:
     database.run(f"UPDATE {other} SET text = 'x'", token=1)
 
 
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
+def test_a_first_floor_waits_for_whoever_wrote_while_protect_stood_still(database: Database, isolation: str) -> None:
+    """Its triggers are there by then, and its record is not."""
+    table = database.table()
+    plan = install.protect(database.url, Wanted(table_name(table), ("id",), "job:{table}", 90), dry_run=True)
+    with database.client() as protecting, database.client(isolation) as writer, ThreadPoolExecutor(1) as threads:
+        steps = iter(plan.steps)
+        for step in steps:
+            protecting(step)
+            if step.startswith("CREATE TRIGGER") and "BEFORE DELETE" in step:
+                break
+        writer.name(33)
+        writer(f"UPDATE {table} SET text = 'below'")
+        going_on = threads.submit(lambda: [protecting(step) for step in steps])
+        eventually_sync(lambda: database.waiting() or going_on.done())
+        assert not going_on.done(), "the floor went up while a token below it could still commit"
+        writer("COMMIT")
+        going_on.result(30)
+    with pytest.raises(Refused, match="stale fencing token 89: the database has seen 90"):
+        database.run(f"UPDATE {table} SET text = 'x'", token=89)
+
+
 # --- fencegate_enforce -----------------------------------------------------------------------------------------------
 
 

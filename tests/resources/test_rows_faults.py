@@ -283,6 +283,45 @@ async def test_a_deadlock_with_an_outside_transaction_ends_and_every_write_is_do
     assert [after[n][1] for n in (2, 3, 4)] == [2, 2, 2]
 
 
+async def test_a_connection_that_was_ended_while_it_was_idle_is_told_as_an_outage(
+    rows: RowsResource, database: Database
+) -> None:
+    await write(rows, 1, 7, 1)
+    with rows._engine.connect() as connection:  # the one that is taken next, too
+        driver: Any = connection.connection.driver_connection
+        is_postgresql = database.kind == "postgresql"
+        number = driver.info.backend_pid if is_postgresql else driver.thread_id()
+    database.execute(f"SELECT pg_terminate_backend({number}, 20000)" if is_postgresql else f"KILL {number}")
+    twice = [RowWrite("patch", ("1",), {"balance": balance}) for balance in (2, 3)]  # which no group takes
+    with pytest.raises(ResourceUnavailable) as failed:
+        await rows.write("a:1", 7, twice)
+    assert failed.value.outcome == "not-written"
+    assert state(database)[1][0] == 1
+    await rows.write("a:1", 7, twice)
+    assert state(database)[1][0] == 3
+
+
+async def test_a_call_that_is_alone_is_tried_again_when_it_was_given_up_on_in_a_deadlock(
+    rows: RowsResource, database: Database
+) -> None:
+    await write(rows, 1, 7, 1)
+    twice = [RowWrite("patch", ("1",), {"balance": balance}) for balance in (2, 3)]  # which no group takes
+    with database.session() as outside:
+        outside.execute("BEGIN")
+        many = ", ".join(f"({n}, 0)" for n in range(100, 400))  # the more it has done, the less it is given up on
+        outside.execute(f"INSERT INTO accounts (id, balance) VALUES {many}")
+        outside.execute("UPDATE accounts SET balance = 50 WHERE id = 1")
+        ours = asyncio.create_task(rows.write("a:1", 7, twice))
+        await eventually(lambda: waits(database))
+        try:
+            await asyncio.to_thread(outside.execute, "SELECT token FROM fencegate_fences FOR UPDATE")
+            outside.execute("COMMIT")
+        except Exception:
+            outside.execute("ROLLBACK")
+        await ours
+    assert state(database)[1][0] == 3
+
+
 def waits(database: Database) -> bool:
     """Whether somebody waits for a lock."""
     if database.kind == "postgresql":

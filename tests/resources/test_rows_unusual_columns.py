@@ -138,6 +138,14 @@ async def test_a_time_that_its_column_does_not_reach_is_refused(database: Databa
 
 
 @on("postgresql")
+async def test_a_key_that_its_column_is_too_small_for_is_no_outage(database: Database, opened: Opens) -> None:
+    rows = await opened(database, "id INTEGER PRIMARY KEY, n INTEGER")
+    for token in (None, 7):
+        with pytest.raises(InvalidInput, match="out of range"):
+            await rows.read(("99999999999",), FENCE, token)
+
+
+@on("postgresql")
 async def test_a_domain_cuts_and_rounds_nothing(database: Database, opened: Opens) -> None:
     domains = {"code": "VARCHAR(3)", "padded": "CHAR(3)", "price": "NUMERIC(5, 2)", "cost": "price", "share": "INTEGER"}
     domains |= {"mark": "UUID", "extra": "JSONB", "ratio": "REAL", "at": "TIMESTAMPTZ"}

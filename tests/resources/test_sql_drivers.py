@@ -102,6 +102,11 @@ def test_a_psycopg_transaction_can_not_be_left_or_entered_by_the_back_door(datab
             connection.execute(ADD, ["undone"])
         with pytest.raises(psycopg.errors.UniqueViolation), fenced(connection, Lease(7)):
             connection.execute(ADD, ["first"])
+        with fenced(connection, Lease(7)):
+            connection.execute(ADD, ["undone"])
+            raise psycopg.Rollback  # as in a transaction of psycopg's own, that is no error
+    with pytest.raises(ResourceUnavailable, match="closed"), fenced(connection, Lease(7)):
+        pytest.fail("there is no connection any more")
     assert texts(engine) == ["first"]
 
 
@@ -291,6 +296,12 @@ async def test_an_async_psycopg_connection_is_fenced(database: Database, engine:
             async with fenced(connection, Lease(8)):
                 with pytest.raises(psycopg.errors.UndefinedTable):
                     await connection.execute("SELECT * FROM nowhere")
+        async with fenced(connection, Lease(8)):
+            await connection.execute(ADD, ["undone"])
+            raise psycopg.Rollback
+    with pytest.raises(ResourceUnavailable, match="closed"):
+        async with fenced(connection, Lease(8)):
+            pytest.fail("there is no connection any more")
     assert texts(engine) == ["0", "1", "2", "of 8"]
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, event, func, insert, select, text, up
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import QueuePool
 
 from fencegate.core.errors import NotFound, ResourceUnavailable, StaleToken, UnsafeConfiguration
 from fencegate.sql import fenced, fenced_update
@@ -217,9 +218,13 @@ def test_a_token_below_a_floor_is_refused(
 # --- who waits for whom ----------------------------------------------------------------------------------------------
 
 
-@on_servers
-def test_holders_of_one_token_write_at_the_same_time(engine: Engine) -> None:
+@pytest.mark.parametrize(
+    ("database", "protected"), [("postgresql", False), ("mariadb", False), ("mariadb", True)], indirect=["database"]
+)
+def test_holders_of_one_token_write_at_the_same_time(database: Database, engine: Engine, protected: bool) -> None:
     note(engine, 7, "first")
+    if protected:
+        install.protect(database.url, Wanted(table_name("notes"), ("id",), KEY, None))
     with Session(engine) as one, Session(engine) as two, fenced(one, Lease(7)):
         one.add(Note(text="one"))
         one.flush()
@@ -255,6 +260,23 @@ def test_a_process_that_has_not_met_the_token_before_writes_beside_those_who_hav
         assert texts(engine) == ["first", "two"]
     another.dispose()
     assert sorted(texts(engine)) == ["first", "one", "two"]
+
+
+@on_servers
+def test_a_holder_that_became_stale_is_refused_at_once_while_a_newer_one_is_at_work(
+    database: Database, engine: Engine
+) -> None:
+    """It asked for the row alone, with a share of it: two were a deadlock, now and then at the cost of the newer."""
+    note(engine, 7, "of 7")
+    newer = engine_of(database)
+    note(newer, 8, "of 8")
+    with Session(newer) as session, fenced(session, Lease(8)):
+        session.add(Note(text="of 8 too"))
+        session.flush()
+        with pytest.raises(StaleToken):  # or it waits for the other for longer than anybody does
+            note(engine, 7, "stale")
+    newer.dispose()
+    assert texts(engine) == ["of 7", "of 8", "of 8 too"]
 
 
 @on_servers
@@ -375,6 +397,54 @@ async def test_a_floor_waits_for_whoever_has_passed_and_nobody_passes_below_it_l
     note(engine, 50, "at the floor")
     assert texts(engine) == ["first", "second", "at the floor"]
     await rows.close()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@on_servers
+async def test_the_first_floor_of_a_resource_waits_for_whoever_has_passed(
+    database: Database, engine: Engine, level: str
+) -> None:
+    """There is no row of it yet that could have been locked."""
+    at_level = engine_of(database, isolation_level=level)
+    rows = RowsResource("notes", database.url, guard_template=KEY, wait_ms=20_000)
+    with Session(at_level) as session, fenced(session, Lease(7)):
+        session.add(Note(text="below"))
+        session.flush()
+        raising = asyncio.create_task(rows.raise_floor(50))
+        await asyncio.to_thread(eventually_sync, lambda: somebody_waits(database) or raising.done())
+        assert not raising.done(), "the floor went up while a token below it could still commit"
+    await raising
+    for lock_key in (KEY, "job:new"):
+        with pytest.raises(StaleToken), Session(at_level) as session, fenced(session, lock_key=lock_key, token=49):
+            session.add(Note(text="below"))
+    assert texts(engine) == ["below"]
+    await rows.close()
+    at_level.dispose()
+
+
+@on_servers
+async def test_a_task_that_is_cancelled_while_it_waits_for_the_fence_gives_its_connection_back(
+    database: Database, engine: Engine
+) -> None:
+    only = async_engine_of(database, pool_size=1, max_overflow=0, pool_timeout=5)
+
+    async def write(text_: str) -> None:
+        async with AsyncSession(only) as session, fenced(session, Lease(8)):
+            session.add(Note(text=text_))
+
+    await asyncio.to_thread(note, engine, 7, "first")
+    with Session(engine) as session, fenced(session, Lease(7)):
+        session.execute(select(1))
+        waiting = asyncio.create_task(write("cancelled"))
+        await asyncio.to_thread(eventually_sync, lambda: somebody_waits(database) or waiting.done())
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert isinstance(only.pool, QueuePool)
+        assert only.pool.checkedout() == 0
+    await write("second")
+    assert texts(engine) == ["first", "second"]
+    await only.dispose()
 
 
 # --- transactions that are not what they seem ------------------------------------------------------------------------

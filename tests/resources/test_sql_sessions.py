@@ -1,11 +1,12 @@
-"""What may be done with a session inside of a block: end it and go on, take it from its scope, begin by hand."""
+"""What may be done inside of a block: end a session and go on, take it from its scope, begin by hand, give a connection
+up, or take it out of its pool."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, insert, text
+from sqlalchemy import Engine, create_engine, insert, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from fencegate.core.errors import ResourceUnavailable, StaleToken
@@ -47,6 +48,34 @@ def test_a_session_that_is_closed_for_good_is_not_told_to_commit(engine: Engine)
         session.add(Note(text="of 7"))
         session.commit()
         session.close()
+    assert texts(engine) == ["of 7"]
+
+
+def test_a_connection_that_is_given_up_undoes_its_work_and_keeps_nobody_from_writing(engine: Engine) -> None:
+    with pytest.raises(ResourceUnavailable) as undone, engine.connect() as connection, fenced(connection, Lease(7)):
+        connection.execute(insert(Note).values(text="undone"))
+        connection.invalidate()
+    assert undone.value.outcome == "not-written"
+    other = create_engine(engine.url)  # by the same one, the connection that was given up would be opened anew
+    note(other, 8, "of 8")
+    other.dispose()
+    assert texts(engine) == ["of 8"]
+
+
+def test_an_error_behind_the_end_of_its_connection_is_told_as_it_is(engine: Engine) -> None:
+    with engine.connect() as connection, pytest.raises(KeyError), fenced(connection, Lease(7)):
+        connection.close()
+        raise KeyError("of the caller")
+
+
+def test_a_connection_that_was_taken_out_of_its_pool_is_fenced(engine: Engine) -> None:
+    with engine.connect() as connection:
+        with pytest.raises(KeyError), fenced(connection, Lease(7)):
+            connection.execute(insert(Note).values(text="undone"))
+            connection.detach()
+            raise KeyError("of the caller")
+        with fenced(connection, Lease(7)):
+            connection.execute(insert(Note).values(text="of 7"))
     assert texts(engine) == ["of 7"]
 
 

@@ -3,6 +3,7 @@ whole and is not."""
 
 import asyncio
 import contextlib
+import json
 import socket
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
@@ -89,7 +90,7 @@ def start(stage: Stage, tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=60, trust_env=False, verify=False) as client:
         yield client
 
 
@@ -123,6 +124,10 @@ async def test_an_answer_that_is_none_makes_the_outcome_of_a_write_unknown(
         before = stage.connections
         assert (await outcome(http, gateway, f"r{number}", "GET"))[0] == 503, what
         assert stage.connections - before <= 2, "a read is repeated once at most"
+    stage.says()
+    before = stage.connections
+    await http.get(f"{gateway.url}/v1/resources/api/k", headers={"Content-Length": "0"})
+    assert stage.connections - before == 2, "also one that says that its body is empty"
     stage.says(b"HTTP/1.1 103 Early\r\nX: 1\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
     assert (await http.put(f"{gateway.url}/v1/resources/api/fine", headers=WRITE)).text == "ok"
 
@@ -408,10 +413,39 @@ async def test_an_upload_is_cut_before_its_end_when_a_newer_holder_came_meanwhil
         answer = await upload
         # Not a plain refusal: a part of the body was on its way already.
         assert (answer.status_code, answer.json()["outcome"]) == (503, "unknown")
+        assert answer.headers["Fencing-Token-Highest"] == "8"
         assert (await http.get(url)).status_code == 404
     finally:
         gateway.kill()
         service.kill()
+
+
+@pytest.mark.parametrize(("more", "status"), [(b"", 422), (bytes(200_000), 413)], ids=["stops", "too long"])
+async def test_an_upload_that_its_caller_breaks_off_is_in_doubt_and_not_stale_though_a_newer_holder_came(
+    http: httpx.AsyncClient, stage: Stage, start: Callable[..., Server], more: bytes, status: int
+) -> None:
+    """A part of it is at the service, and some services keep parts: nothing may be told as if it were not there."""
+    gateway = start(drain_timeout=0.1, timeout="2s", max_bytes=300_000)
+    begun = asyncio.Event()
+
+    async def play(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        begun.set()
+        while await reader.read(65536):
+            pass
+
+    stage.play = play
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]))
+    head = b"PUT /v1/resources/api/k HTTP/1.1\r\nHost: x\r\nFencing-Token: 7\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with asyncio.timeout(30):
+        writer.write(head + b"%x\r\n%b\r\n" % (200_000, bytes(200_000)))
+        await begun.wait()
+        claim = await http.post(f"{gateway.url}/v1/resources/api/k/claim", headers={"Fencing-Token": "8"})
+        assert claim.status_code == 503  # it waited for the upload in vain, and is known all the same
+        writer.write(b"%x\r\n%b\r\n" % (len(more), more) if more else b"")
+        told = await reader.readuntil(b"\r\n\r\n")
+        answer = json.loads(await reader.readuntil(b"}"))
+        writer.close()
+    assert (int(told.split()[1]), answer.get("outcome")) == (status, "unknown")
 
 
 async def test_an_answer_whose_head_can_not_be_sent_lets_go_of_the_service_and_holds_up_no_shutdown(

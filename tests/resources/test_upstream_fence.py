@@ -176,6 +176,24 @@ async def test_a_database_that_may_lose_what_it_has_committed_is_refused(
     await _refused(DurableFence(f"sqlite:///{tmp_path / 'fence.db'}", record, ManualClock()), "durable")
 
 
+async def test_tables_in_mysql_roll_back_and_keep_names_apart_whatever_the_server_does_by_default(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    mysql, server = make_database("mariadb", request, tmp_path), request.getfixturevalue("mysql_server")
+    mysql.execute("ALTER DATABASE COLLATE utf8mb4_general_ci")
+    server.ask("SET GLOBAL default_storage_engine = Aria")
+    try:
+        for name, guard in (("api", "a:{key}"), ("API", "b:{key}")):  # else the second finds the guard of the first
+            fence = DurableFence(mysql.url, Record(name, guard, "[]", "enforce"), ManualClock())
+            await fence.open()
+            await fence.close()
+    finally:
+        server.ask("SET GLOBAL default_storage_engine = InnoDB")
+    mysql.execute("ALTER TABLE fencegate_http_marks ENGINE = Aria")
+    record = Record("api", "a:{key}", "[]", "enforce")
+    await _refused(DurableFence(mysql.url, record, ManualClock()), "fencegate_http_marks is kept by Aria")
+
+
 @pytest.mark.parametrize("parts", [[b"first", b"last"], [b"all of it"], []])
 async def test_the_end_of_a_body_is_not_sent_by_a_gateway_that_stood_still_past_its_time(parts: list[bytes]) -> None:
     clock = ManualClock()

@@ -45,7 +45,7 @@ def start(service: PlainService, tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=60, trust_env=False, verify=False) as client:
         yield client
 
 
@@ -78,6 +78,10 @@ async def held(http: httpx.AsyncClient, service: PlainService, name: str) -> Non
         return name in (await http.get(f"{service.url}/_held")).json()
 
     await eventually(there)
+
+
+def highest(answer: httpx.Response) -> str:
+    return answer.headers["Fencing-Token-Highest"]
 
 
 async def marked(http: httpx.AsyncClient, gateway: Server, key: str, token: int) -> None:
@@ -158,7 +162,7 @@ async def test_one_that_waits_too_long_is_refused_with_nothing_sent(
     assert (refused.status_code, refused.json()["outcome"]) == (503, "not-written")
     assert 1 <= int(refused.headers["retry-after"]) <= 62
     claim = await Holder(http, gateway, "kv/limit", 8).claim()
-    assert (claim.status_code, claim.json()["outcome"]) == (503, "not-written")
+    assert (claim.status_code, claim.json()["outcome"], highest(claim)) == (503, "not-written", "8")
     await http.get(f"{service.url}/_release/limit")
     assert (await older).status_code == 201
     assert (await Holder(http, gateway, "kv/limit", 8).put()).status_code == 200
@@ -195,13 +199,14 @@ async def test_a_service_that_dies_midway_makes_the_outcome_unknown_and_blocks_n
     finally:
         mortal.kill()
     answer = await write
-    assert (answer.status_code, answer.json()["outcome"]) == (503, "unknown")
+    assert (answer.status_code, answer.json()["outcome"], highest(answer)) == (503, "unknown", "7")
     newer = await Holder(http, gateway, "kv/dies", 8).put()
-    assert (newer.status_code, newer.json()["outcome"]) == (503, "not-written")
+    assert (newer.status_code, newer.json()["outcome"], highest(newer)) == (503, "not-written", "8")
     # Nobody is there to connect to, so that nothing is sent, and nothing is left behind.
     for _ in range(2):
         unreachable = await Holder(http, gateway, "kv/elsewhere", 7).put()
         assert (unreachable.status_code, unreachable.json()["outcome"]) == (503, "not-written")
+        assert highest(unreachable) == "7"
 
 
 # --- a gateway that stands still -------------------------------------------------------------------------------------

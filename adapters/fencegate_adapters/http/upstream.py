@@ -2,17 +2,19 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 from urllib.parse import quote
 
 from fencegate.clock import SYSTEM, Clock
 from fencegate.core.errors import (
+    InvalidInput,
     NotFound,
     PreconditionFailed,
     ResourceUnavailable,
     StaleToken,
     TokenRequired,
+    TooLarge,
 )
 from fencegate.core.names import check_lock_key
 from fencegate.core.ports import NO_CONDITIONS, Conditions, Guarantee, Incoming, Key, Outgoing, Seen
@@ -91,7 +93,8 @@ class Upstream:
         check_lock_key(fence)
         passage = await self._fence.claim(fence, Token(token))
         if passage.blocked_us and not self._claims_there and self._mode == "enforce":
-            await self._drained(fence, token, passage.blocked_us, self._clock.monotonic_us() + self._drain_us)
+            with _telling(passage.seen):
+                await self._drained(fence, token, passage.blocked_us, self._clock.monotonic_us() + self._drain_us)
             # The mark may have been raised further while older writes were awaited.
             passage = await self._fence.claim(fence, token)
         return passage.seen
@@ -127,11 +130,13 @@ class Upstream:
                     sending = Sending(self._clock, deadline_us)
                     if passage.intent is not None:
                         undo.callback(self._settle, fence, passage.intent, sending, None)
-                    answer = await self._ask(request, fence, token, sending)
+                    with _telling(passage.seen):
+                        answer = await self._ask(request, fence, token, sending)
                     undo.pop_all()
                     break
             assert token is not None  # nobody else is blocked
-            await self._drained(fence, token, passage.blocked_us, give_up_us)  # takes no place from other locks
+            with _telling(passage.seen):
+                await self._drained(fence, token, passage.blocked_us, give_up_us)  # takes no place from other locks
         answer.on_close = self._closing(fence, passage.intent, sending, answer)
         mark = max(passage.seen.mark, rules.told_mark(answer.raw_headers) if self._checked else 0)
         return answer.incoming(), Seen(mark, shadow=passage.seen.shadow)
@@ -190,8 +195,12 @@ class Upstream:
             return await self._service.ask(request.method, request.target, headers, request.body, sending, still)
         except ResourceUnavailable as error:
             broken = isinstance(error.__cause__, Broken) and not isinstance(error.__cause__, TooSlow)
-            if request.writes or request.body is not None or not broken:
+            if request.writes or request.body or not broken:
                 raise
+        except (InvalidInput, TooLarge) as error:  # of the caller's body, of which a part is at the service
+            if request.writes:
+                error.members["outcome"] = sending.outcome
+            raise
         # The service may just have closed a connection that was kept for the next request; a read can be repeated.
         sending.begun = False
         return await self._service.ask(request.method, request.target, headers, None, sending, still)
@@ -203,7 +212,7 @@ class Upstream:
             raise ResourceUnavailable(error.detail, outcome=sending.outcome) from error
         if token < mark and self._mode == "enforce":
             detail = f"a newer holder (token {mark}) came while the body was on its way: it was cut off before its end"
-            raise ResourceUnavailable(detail, outcome=sending.outcome) from StaleToken(token, mark)
+            raise ResourceUnavailable(detail, outcome=sending.outcome, highest=mark) from StaleToken(token, mark)
 
     def _closing(self, fence: str, intent: str | None, sending: Sending, answer: Answer) -> Callable[[], None]:
         def closed() -> None:
@@ -221,6 +230,17 @@ class Upstream:
         else:
             loop = asyncio.get_running_loop()
             loop.call_later(sending.left_s + MARGIN_US / 1_000_000 + 1, self._fence.end, fence, intent)
+
+
+@contextlib.contextmanager
+def _telling(seen: Seen) -> Iterator[None]:
+    """An outage of the service is told with the mark of the fence, which is not out with it."""
+    try:
+        yield
+    except ResourceUnavailable as error:
+        if error.highest is None:
+            error.highest = seen.mark
+        raise
 
 
 def _framing(request: Outgoing) -> dict[bytes, bytes]:

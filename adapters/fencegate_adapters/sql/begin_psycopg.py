@@ -11,10 +11,11 @@ from sqlalchemy import Connection, RootTransaction
 from fencegate.core.errors import ResourceUnavailable
 from fencegate_adapters.sql.dialect import cause
 from fencegate_adapters.sql.messages import awaited, close_unread, exchange, lost
-from fencegate_adapters.sql.openness import NotPassed, Openness, driver_of
+from fencegate_adapters.sql.openness import NotPassed, Openness
 from fencegate_adapters.sql.passing import Claims
 from fencegate_adapters.sql.passing.postgresql import RAISE_ALONE
 from fencegate_adapters.sql.passing.seen import Seen
+from fencegate_adapters.sql.runner import driver_of
 
 DRIVERS = ("psycopg", "psycopg_async")
 _STRAIGHT = "fencegate_straight"

@@ -14,11 +14,12 @@ from sqlalchemy import Connection, RootTransaction
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.util import await_only
 
-from fencegate_adapters.sql.openness import Openness, driver_of
+from fencegate_adapters.sql.openness import Openness
 from fencegate_adapters.sql.passing import Claims
 from fencegate_adapters.sql.passing.seen import Seen
 from fencegate_adapters.sql.passing.sqlite import FAILED, SHARE
 from fencegate_adapters.sql.protect.naming import Held, held_of
+from fencegate_adapters.sql.runner import driver_of
 
 _WAY = "fencegate.way"
 
@@ -43,6 +44,9 @@ def passes(connection: Connection, root: RootTransaction, claims: Claims, _seen:
         for values in claims.to_sqlite:
             execute(SHARE, values)  # which begins, unless somebody else has, or says when
     except connection.dialect.loaded_dbapi.Error as error:
+        # A cursor keeps a statement that failed, which keeps SQLite from closing the connection: one that is given up
+        # would go on with its transaction, and nobody else could write.
+        pooled.info.pop(_WAY, None)
         if getattr(error, "sqlite_errorcode", FAILED) == FAILED:
             return None  # if it is something else, the usual way meets the same error, and tells of it
         # It has waited for the writer before it; nobody is to wait again.

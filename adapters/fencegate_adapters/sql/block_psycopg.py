@@ -44,6 +44,8 @@ class _Unsure(Exception):
 
 
 def _check_idle(pgconn: Any) -> None:
+    if pgconn.status == pq.ConnStatus.BAD:
+        raise ResourceUnavailable("the fence can't be reached: the connection is closed; open another")
     if pgconn.transaction_status != pq.TransactionStatus.IDLE:
         raise UnsafeConfiguration(BEGUN)
     if pgconn.pipeline_status != pq.PipelineStatus.OFF:
@@ -152,8 +154,11 @@ class FencedPsycopg(_Block):
                 return connection
         raise ResourceUnavailable(LATE_SNAPSHOT)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> bool | None:
         refusal: BaseException | None = None
+        is_rollback = False
         if error is None:
             try:
                 drive(self._check_end(), self._run)
@@ -161,7 +166,7 @@ class FencedPsycopg(_Block):
                 refusal = error = _before_commit(found)
                 kind, at = type(refusal), refusal.__traceback__
         try:
-            self._transaction.__exit__(kind, error, at)
+            is_rollback = self._transaction.__exit__(kind, error, at)  # psycopg.Rollback is no error
         except psycopg.Error as failed:
             if error is None:
                 raise _at_commit(failed) from failed
@@ -171,6 +176,7 @@ class FencedPsycopg(_Block):
             self._restore()
         if refusal is not None:
             raise refusal
+        return is_rollback
 
     def _restore(self) -> None:
         if self._autocommit:
@@ -250,8 +256,9 @@ class FencedAsyncPsycopg(_Block):
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    ) -> bool | None:
         refusal: BaseException | None = None
+        is_rollback = False
         if error is None:
             try:
                 await drive_async(self._check_end(), self._run)
@@ -259,7 +266,7 @@ class FencedAsyncPsycopg(_Block):
                 refusal = error = _before_commit(found)
                 kind, at = type(refusal), refusal.__traceback__
         try:
-            await self._transaction.__aexit__(kind, error, at)
+            is_rollback = await self._transaction.__aexit__(kind, error, at)
         except psycopg.Error as failed:
             if error is None:
                 raise _at_commit(failed) from failed
@@ -269,6 +276,7 @@ class FencedAsyncPsycopg(_Block):
             await self._restore()
         if refusal is not None:
             raise refusal
+        return is_rollback
 
     async def _restore(self) -> None:
         if self._autocommit:

@@ -9,21 +9,16 @@ from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, ins
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from fencegate.core.errors import InvalidInput, UnsafeConfiguration
+from fencegate_adapters import mysql_settings
 from fencegate_adapters.sql.passing import Ask
-from fencegate_adapters.sql.runner import Runner
+from fencegate_adapters.sql.runner import Runner, driver_of
+from fencegate_adapters.sql.tables import FENCE_TABLES
 
 IDLE_S = 30
 _STRICT = "STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 _IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
 TELLING = ("pymysql", "aiomysql")
 """Drivers that keep what the last answer told. (asyncmy has such a number too, and leaves it alone at some answers.)"""
-
-_SETTINGS = """
-SELECT @@innodb_flush_log_at_trx_commit, @@global.read_only, @@log_bin, @@sync_binlog, @@autocommit
-"""
-_ENGINE = """
-SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'fencegate_fences'
-"""
 
 
 class MysqlDialect:
@@ -79,30 +74,13 @@ class MysqlDialect:
             cursor.execute(f"SET SESSION {limit} = {IDLE_S}")
 
     def check(self, connection: Connection) -> None:
-        flush, read_only, binlog, sync_binlog, _ = connection.exec_driver_sql(_SETTINGS).one()
-        if flush != 1:
-            raise UnsafeConfiguration(
-                f"MySQL has innodb_flush_log_at_trx_commit={flush}, with which a crash takes marks back: set it to 1"
-            )
-        if binlog and sync_binlog != 1:
-            raise UnsafeConfiguration(
-                f"MySQL has log_bin and sync_binlog={sync_binlog}, with which a crash takes marks back: set it to 1"
-            )
-        if str(read_only).upper() not in ("0", "OFF"):
-            raise UnsafeConfiguration("the MySQL server is read-only: name the primary")
-        kept_by = connection.exec_driver_sql(_ENGINE).scalar()
-        if kept_by is not None and kept_by != "InnoDB":
-            raise UnsafeConfiguration(
-                f"fencegate_fences is kept by {kept_by}, which can't roll back: "
-                "ALTER TABLE fencegate_fences ENGINE=InnoDB"
-            )
+        mysql_settings.check(connection, FENCE_TABLES)
 
     def limit_wait(self, connection: Connection, wait_ms: int) -> None:
         wait_s = max(1, -(-wait_ms // 1000))
         if connection.info.get("fencegate_wait_s") != wait_s:
-            driver: Any = connection.connection.driver_connection
-            with driver.cursor() as cursor:  # outside of a transaction, which SQLAlchemy would begin
-                cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {wait_s}")
+            # Outside of a transaction, which SQLAlchemy would begin.
+            Runner(connection)(Ask(f"SET SESSION innodb_lock_wait_timeout = {wait_s}"))
             connection.info["fencegate_wait_s"] = wait_s
 
     def raise_marks(self, connection: Connection, claims: Mapping[str, int], mode: str) -> dict[str, int]:
@@ -123,7 +101,10 @@ class MysqlDialect:
         return {bytes(key).decode(): int(token) for key, token in found}
 
     def keep_out(self, connection: Connection) -> None:
-        """Nothing: whoever passes a fence has locked the floor for sharing, so the one who raises it waits there."""
+        # Whoever is past a fence has a lock on its row. (On the floors as well, but not on one that is not there yet.)
+        # At this level the gaps are locked too, so that nobody passes by a new row.
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.exec_driver_sql("SELECT count(*) FROM fencegate_fences FOR UPDATE")
 
     def insert_missing(self, connection: Connection, table: Table, values: dict[str, Any]) -> bool:
         # The count is 0 when the row was there. Other errors than that are warnings under IGNORE: our own values fit.
@@ -131,8 +112,7 @@ class MysqlDialect:
 
     def in_transaction(self, connection: Connection) -> bool:
         if connection.dialect.driver in TELLING:
-            driver: Any = connection.connection.driver_connection
-            return bool(driver.server_status & _IN_TRANSACTION)
+            return bool(driver_of(connection).server_status & _IN_TRANSACTION)
         if not getattr(connection.dialect, "is_mariadb", False):
             raise UnsafeConfiguration("with MySQL use a driver that tells of transactions: PyMySQL, or aiomysql")
         return bool(Runner(connection)(Ask("SELECT @@in_transaction"))[0][0])

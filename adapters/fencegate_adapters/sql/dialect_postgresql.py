@@ -11,7 +11,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from fencegate.core.errors import InvalidInput, UnsafeConfiguration
 from fencegate_adapters.sql.far_times import tell_far_times
 from fencegate_adapters.sql.passing import Ask
-from fencegate_adapters.sql.runner import Runner
+from fencegate_adapters.sql.runner import Runner, driver_of
 
 IDLE_MS = 30_000
 """How long a transaction of ours may say nothing before the database ends it: one that was stopped lets go then."""
@@ -124,7 +124,7 @@ class PostgresqlDialect:
         return connection.execute(insert).first() is not None
 
     def in_transaction(self, connection: Connection) -> bool:
-        driver: Any = connection.connection.driver_connection
+        driver = driver_of(connection)
         if hasattr(driver, "pgconn"):  # psycopg
             return bool(driver.pgconn.transaction_status != 0)
         if hasattr(driver, "is_in_transaction"):  # asyncpg

@@ -10,6 +10,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 
 from fencegate.core.errors import InvalidInput, UnsafeConfiguration
+from fencegate_adapters.sql.runner import driver_of
 
 _CONSTRAINT = re.compile(r"(NOT NULL|UNIQUE|CHECK|FOREIGN KEY) constraint failed(?:: (.*))?", re.DOTALL)
 
@@ -81,8 +82,7 @@ class SqliteDialect:
         return connection.execute(insert).first() is not None
 
     def in_transaction(self, connection: Connection) -> bool:
-        driver: Any = connection.connection.driver_connection
-        return bool(driver.in_transaction)
+        return bool(driver_of(connection).in_transaction)
 
     def refusal(self, error: DBAPIError) -> InvalidInput:
         found = _CONSTRAINT.search(str(error.orig))

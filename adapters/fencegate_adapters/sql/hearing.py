@@ -27,6 +27,7 @@ from fencegate_adapters.sql.dialect_mysql import TELLING
 from fencegate_adapters.sql.endings import PLAIN, check_allowed, ends, is_second_phase
 from fencegate_adapters.sql.homes import Home, home_of
 from fencegate_adapters.sql.passing.rules import REMEMBERING
+from fencegate_adapters.sql.runner import driver_of
 
 _PASSAGES = "fencegate_passages"
 _HEARD = "fencegate_heard"
@@ -172,8 +173,7 @@ def _after_error(context: ExceptionContext) -> None:
     if connection is None or not passages or connection.dialect.driver not in TELLING:
         return
     try:
-        driver: Any = connection.connection.driver_connection
-        pinging = driver.ping(reconnect=False)  # not by SQLAlchemy, which lets aiomysql connect anew
+        pinging = driver_of(connection).ping(reconnect=False)  # not by SQLAlchemy, which lets aiomysql connect anew
         if connection.dialect.is_async:
             await_only(pinging)
     except Exception:

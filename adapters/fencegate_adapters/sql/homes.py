@@ -7,10 +7,10 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from fencegate.core.errors import ResourceUnavailable, UnsafeConfiguration
-from fencegate_adapters.absent import missing
 from fencegate_adapters.sql.dialect import cause, dialect_of
 from fencegate_adapters.sql.passing.seen import Seen
 from fencegate_adapters.sql.tables import FENCE_TABLES, create
+from fencegate_adapters.tables import missing
 
 log = logging.getLogger("fencegate.sql")
 

@@ -1,7 +1,6 @@
 """Whether the database is still in the transaction that passed, as quickly as its driver can tell."""
 
 from collections.abc import Callable
-from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -9,7 +8,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from fencegate.core.errors import ResourceUnavailable
 from fencegate_adapters.sql.dialect import cause, dialect_of
 from fencegate_adapters.sql.passing import Ask
-from fencegate_adapters.sql.runner import Runner
+from fencegate_adapters.sql.runner import Runner, driver_of
 
 Openness = Callable[[], int | None]
 """0 when there is no transaction any more; `FAILED` when a statement of it failed, where that is known; None when it
@@ -51,9 +50,3 @@ def check_not_failed(connection: Connection) -> None:
 def is_silent(connection: Connection) -> bool:
     """Whether it is one to PostgreSQL whose driver does not tell of failures."""
     return connection.dialect.name == "postgresql" and connection.dialect.driver not in _TELLING
-
-
-def driver_of(connection: Connection) -> Any:
-    """The connection of the driver itself."""
-    pooled = connection.connection
-    return pooled.driver_connection if connection.dialect.is_async else pooled.dbapi_connection

@@ -35,7 +35,9 @@ ABORTED = "a statement of this transaction failed, and PostgreSQL has undone it 
 
 def roll_back_rest(connection: Connection) -> None:
     """After a COMMIT that failed SQLAlchemy holds the transaction to be over, while some databases keep it open."""
-    if not connection.invalidated and dialect_of(connection.dialect.name).in_transaction(connection):
+    if connection.closed or connection.invalidated:
+        return
+    if dialect_of(connection.dialect.name).in_transaction(connection):
         try:
             connection.connection.rollback()
         except connection.dialect.loaded_dbapi.Error as error:  # one of two phases, which drivers don't end like that
@@ -63,7 +65,7 @@ def _status(connection: Connection, passed: _Passed) -> int | None:
         return None
     try:
         status = passed[1]()
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, connection.dialect.loaded_dbapi.Error, ValueError) as error:  # of drivers: it is closed
         raise ResourceUnavailable(f"the fence can't be reached: {cause(error)}") from error
     if status == 0:
         raise ResourceUnavailable(ENDED, outcome="unknown")

@@ -6,14 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeVar
 
 from sqlalchemy import Connection, make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from fencegate.clock import SYSTEM, Clock
 from fencegate.core.errors import InvalidInput, ResourceUnavailable, UnsafeConfiguration
 from fencegate.core.names import Guard, check_lock_key
 from fencegate.core.ports import NO_CONDITIONS, Conditions, Guarantee, Key, Row, RowWrite, Seen
 from fencegate.core.token import Token
-from fencegate_adapters.absent import missing
 from fencegate_adapters.sql import fences
 from fencegate_adapters.sql.dialect import cause, dialect_of
 from fencegate_adapters.sql.documents import Documents
@@ -23,9 +22,10 @@ from fencegate_adapters.sql.shape import Shape, etag_of
 from fencegate_adapters.sql.table import UserTable
 from fencegate_adapters.sql.tables import FENCE_TABLES, create
 from fencegate_adapters.sql.token_column import TokenColumn
-from fencegate_adapters.sql.transactions import CommitFailed, Transactions
+from fencegate_adapters.sql.transactions import CommitFailed, Transactions, refused
 from fencegate_adapters.sql.work import Done, Work
 from fencegate_adapters.sql.writer import Writer
+from fencegate_adapters.tables import missing
 
 T = TypeVar("T")
 
@@ -133,7 +133,12 @@ class RowsResource:
 
         def plain(connection: Connection) -> tuple[Row | None, Seen]:
             checked = self._shape.checked(key)
-            row = self._shape.fetch(connection, [checked]).get(checked)
+            try:
+                row = self._shape.fetch(connection, [checked]).get(checked)
+            except DBAPIError as error:
+                if not refused(error):
+                    raise
+                raise self._dialect.refusal(error) from None
             return row, Seen(self._mark(connection, fence), etag_of(row))
 
         check_lock_key(fence)

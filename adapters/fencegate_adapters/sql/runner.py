@@ -12,6 +12,12 @@ _NAMED = ("pysqlite", "aiosqlite")
 _PYFORMAT = ("psycopg", "psycopg_async", "psycopg2", "pymysql", "aiomysql", "mysqldb")
 
 
+def driver_of(connection: Connection) -> Any:
+    """The connection of the driver itself; also of one that was taken out of its pool (`detach`)."""
+    pooled: Any = connection.connection.dbapi_connection
+    return pooled.driver_connection if connection.dialect.is_async else pooled
+
+
 class Runner:
     """Drivers that are not known here are left to SQLAlchemy."""
 
@@ -40,5 +46,8 @@ class Runner:
             raise DBAPIError.instance(
                 None, None, error, self._connection.dialect.loaded_dbapi.Error, connection_invalidated=False
             ) from error
+        except BaseException as error:  # a task that is cancelled: nobody may meet an answer that was not read
+            self._connection.invalidate(error)
+            raise
         finally:
             cursor.close()

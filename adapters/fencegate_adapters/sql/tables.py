@@ -1,25 +1,13 @@
 """The tables that Fencegate keeps in a protected database."""
 
-from typing import Any
-
-from sqlalchemy import BigInteger, Column, Connection, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, Text
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
-from fencegate.core.names import MAX_LOCK_KEY_BYTES
-
-# Bytes, not text: by the rules of a collation 'a' may equal 'A', or 'a ', and two fences would be one.
-KeyBytes = LargeBinary(MAX_LOCK_KEY_BYTES).with_variant(mysql.VARBINARY(MAX_LOCK_KEY_BYTES), "mysql", "mariadb")
+from fencegate_adapters.tables import IN_MYSQL, KeyBytes
 
 # A MySQL TEXT ends at 64 KiB.
 Document = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
-
-# Other engines of MySQL don't roll back, and its other collations take two names for one.
-_MYSQL: dict[str, Any] = {
-    f"{name}_{option}": value
-    for name in ("mysql", "mariadb")
-    for option, value in (("engine", "InnoDB"), ("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
-}
 
 metadata = MetaData()
 
@@ -30,7 +18,7 @@ fences = Table(
     Column("mode", String(16), primary_key=True),
     Column("token", BigInteger, nullable=False),
     sqlite_with_rowid=False,
-    **_MYSQL,
+    **IN_MYSQL,
 )
 
 resources = Table(
@@ -41,7 +29,7 @@ resources = Table(
     Column("form", Text, nullable=False),
     Column("mode", String(16), nullable=False),
     Column("floor", BigInteger, nullable=False),
-    **_MYSQL,
+    **IN_MYSQL,
 )
 
 documents = Table(
@@ -50,7 +38,7 @@ documents = Table(
     Column("resource", String(255), primary_key=True),
     Column("key", KeyBytes, primary_key=True),
     Column("document", Document, nullable=False),
-    **_MYSQL,
+    **IN_MYSQL,
 )
 
 FENCE_TABLES = (fences, resources)

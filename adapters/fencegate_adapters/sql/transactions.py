@@ -51,6 +51,16 @@ class Transactions:
             return result
 
 
+def first_of(error: SQLAlchemyError) -> SQLAlchemyError:
+    """A deadlock in MySQL takes the savepoints along, and to go back to one that is gone is an error that hides it."""
+    first, before = error, error.__context__
+    while before is not None:
+        if isinstance(before, SQLAlchemyError):
+            first = before
+        before = before.__context__
+    return first
+
+
 def transient(error: SQLAlchemyError) -> bool:
     """Whether the database gave up on the transaction because of others (a deadlock): tried again, it may succeed."""
     if not isinstance(error, DBAPIError) or error.orig is None:

@@ -22,7 +22,7 @@ from fencegate_adapters.sql.marks import FenceTable, Marks
 from fencegate_adapters.sql.plain import NotPlain, PlainGroup, PlainPatches
 from fencegate_adapters.sql.protect.naming import name_tokens
 from fencegate_adapters.sql.shape import Change, Shape, Unsure, etag_of
-from fencegate_adapters.sql.transactions import CommitFailed, Transactions, refused, transient
+from fencegate_adapters.sql.transactions import CommitFailed, Transactions, first_of, refused, transient
 from fencegate_adapters.sql.work import Done, Outcome, Work, answer
 
 GROUP_WAIT_MS = 250
@@ -126,8 +126,9 @@ class Writer:
             except IntegrityError as error:  # judged at COMMIT, which took the mark back too
                 return self._refused_at_commit(work, error)
             except SQLAlchemyError as error:
-                if not (left and transient(error)):
-                    return ResourceUnavailable(f"the database failed: {cause(error)}")
+                first = first_of(error)
+                if not (left and transient(first)):
+                    return ResourceUnavailable(f"the database failed: {cause(first)}")
         raise AssertionError
 
     def _refused_at_commit(self, work: Work, error: IntegrityError) -> Outcome:

@@ -68,8 +68,13 @@ class BucketSettings(ObjectsSettings, frozen=True, kw_only=True):
         if not urlsplit(self.url).netloc:
             raise self.wrong(f"its url names no bucket: {self.scheme}://bucket/prefix", "url")
 
+    @property
+    def extra(self) -> str:
+        """What brings its client."""
+        return _EXTRAS[self.scheme]
+
     def build(self) -> Objects:
-        with self.needs(_EXTRAS[self.scheme]):
+        with self.needs(self.extra):
             from fencegate_adapters.objects import BucketObjects
 
             return BucketObjects(

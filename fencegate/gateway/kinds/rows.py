@@ -61,6 +61,8 @@ class SqlSettings(RowsSettings, frozen=True, kw_only=True):
                 "table and key go together: a table needs its key columns, documents have none to name",
                 "key" if self.table is None else "table",
             )
+        if len(set(self.key_columns)) < len(self.key_columns):
+            raise self.wrong("key names a column twice; name each once, in the order of the path", "key")
         if self.token_column is not None and self.table is None:
             raise self.wrong("token_column is a column of a table of yours: name it in table", "token_column")
         _ = self.lock_timeout_s

@@ -98,7 +98,19 @@ class UpstreamSettings(ResourceSettings, frozen=True, kw_only=True):
         return error.detail.removeprefix(f"resource {self.name!r}: ")
 
     def _route(self, route: RouteSettings) -> Route:
-        return Route.parse(route.path, route.guard or self.guard, self.name, route.reading, route.methods)
+        return Route.parse(route.path, self._guard_of(route), self.name, route.reading, route.methods)
+
+    def _guard_of(self, route: RouteSettings) -> str:
+        return self.guard if route.guard is None else route.guard
+
+    def unreached(self) -> list[tuple[str, str]]:
+        """The rules that no path comes to, each with one before it that has them all."""
+        parsed = [(route.path, self._route(route)) for route in self.routes]
+        firsts = (
+            (path, next((before for before, first in parsed[:index] if first.covers(route)), None))
+            for index, (path, route) in enumerate(parsed)
+        )
+        return [(path, before) for path, before in firsts if before is not None]
 
     def service_routes(self) -> Routes:
         every = RouteSettings(path="/*")
@@ -127,7 +139,7 @@ class UpstreamSettings(ResourceSettings, frozen=True, kw_only=True):
                 self.url,
                 fence=self.fence or "",
                 guard_template=self.guard,
-                form=json.dumps([[route.path, route.guard or self.guard] for route in self.routes]),
+                form=json.dumps([[route.path, self._guard_of(route)] for route in self.routes]),
                 mode=self.mode,
                 upstream_checks=self.upstream_checks,
                 upstream_claims=self.upstream_claims,

@@ -24,7 +24,8 @@ from sqlalchemy.exc import ArgumentError
 
 from fencegate.clock import Clock
 from fencegate.core.errors import UnsafeConfiguration
-from fencegate_adapters.http.fence.tables import intents, marks
+from fencegate_adapters import mysql_settings
+from fencegate_adapters.http.fence.tables import intents, marks, metadata
 
 WAIT_MS = 5000
 STALLED_MS = 10_000
@@ -227,8 +228,7 @@ class Mysql:
         return int(connection.execute(self._BEGIN).scalar_one())
 
     def check(self, connection: Connection) -> None:
-        if connection.execute(text("SELECT @@innodb_flush_log_at_trx_commit")).scalar_one() != 1:
-            raise UnsafeConfiguration("fence: innodb_flush_log_at_trx_commit is not 1: marks may be lost; set it to 1")
+        mysql_settings.check(connection, metadata.sorted_tables)
 
     def raise_mark(self, connection: Connection, lock_key: bytes, mode: str, token: int) -> bool:
         # Its count can't tell stale from accepted, so the mark is read under the lock that it took. INSERT IGNORE takes

@@ -17,11 +17,11 @@ from fencegate.core import fence as rule
 from fencegate.core.errors import ResourceUnavailable, StaleToken
 from fencegate.core.ports import Seen, ShadowRefusal
 from fencegate.core.token import Token
-from fencegate_adapters.absent import missing
 from fencegate_adapters.http.fence.committing import Committer, cause
 from fencegate_adapters.http.fence.databases import MARK, database
 from fencegate_adapters.http.fence.record import Record
 from fencegate_adapters.http.fence.tables import intents, metadata
+from fencegate_adapters.tables import missing
 
 T = TypeVar("T")
 

@@ -11,10 +11,11 @@ from fencegate.core.fence import admit
 from fencegate_adapters.sql.passing.claims import Claims
 from fencegate_adapters.sql.passing.steps import Ask, Steps
 
-# Into the variables that the triggers of `fencegate protect` look at; they outlive the transaction, see `after`. The
+# Into the variables that the triggers of `fencegate protect` look at; they outlive the transaction, see `after`. By the
+# last they know that the fence was passed: else they would ask for the row alone, and so would all who share it. The
 # answer to such a statement tells the driver besides whether there is a transaction, which that to a plain one doesn't.
 _SHARE = """
-SELECT :named, :locks INTO @fencegate_token, @fencegate_lock
+SELECT :named, :locks, CONCAT(:token, ' ', :key) INTO @fencegate_token, @fencegate_lock, @fencegate_passed
 FROM fencegate_fences WHERE lock_key = UNHEX(:key) AND mode = 'enforce' AND token = :token
     AND token >= (
         SELECT coalesce(max(floor), 0) FROM fencegate_resources WHERE left(name, 8) <> 'protect:' LOCK IN SHARE MODE
@@ -41,16 +42,25 @@ class MysqlRules:
         for number, (lock_key, token) in enumerate(claims, 1):
             # Named when the last one is passed: a refusal leaves nothing that the connection could take to others.
             locks, tokens = claims.named if number == len(claims) else (None, None)
-            values = {"key": lock_key.encode().hex(), "token": int(token), "named": tokens, "locks": locks}
+            values = {"key": lock_key.encode().hex().upper(), "token": int(token), "named": tokens, "locks": locks}
             ((shared,),) = (yield Ask(_SHARE, values)) if seen else [(0,)]
             if not shared:
+                if seen:
+                    # That row is locked for sharing now, and mostly a newer holder has been there. Two who asked for it
+                    # alone would be a deadlock, in which the newer one may be given up on.
+                    yield from self._look(token, values)
                 yield Ask(_RAISE, values)
                 ((shared,),) = yield Ask(_SHARE, values)
             if not shared:
-                ((mark, floor),) = yield Ask(_LOOK, values)
-                admit(token, max(int(mark), int(floor)))
+                yield from self._look(token, values)
                 raise AssertionError("a fence could not be passed, and neither its mark nor a floor is above the token")
         return True
+
+    @staticmethod
+    def _look(token: int, values: dict[str, object]) -> Steps[None]:
+        """StaleToken when the mark or a floor is above the token."""
+        for mark, floor in (yield Ask(_LOOK, values)):
+            admit(token, max(int(mark), int(floor)))
 
     def claiming(self, claims: Claims) -> Steps[None]:
         yield from self.passing(claims, seen=False)

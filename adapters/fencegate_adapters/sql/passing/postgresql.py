@@ -50,7 +50,7 @@ WHERE fence.mode = 'enforce' AND fence.token = wanted.token AND equal.number = :
 ORDER BY fence.lock_key
 FOR SHARE OF fence
 """  # noqa: S608
-# The wait is bounded before it begins, and as it was when it is over.
+# The wait is bounded before it begins, and as it was when it is over. Who is stale already waits for nobody.
 _RAISE = f"""
 WITH before AS MATERIALIZED (SELECT current_setting('lock_timeout') AS wait),
 limits AS MATERIALIZED (
@@ -60,6 +60,11 @@ INSERT INTO fencegate_fences AS fence (lock_key, mode, token)
 SELECT wanted.lock_key, 'enforce', wanted.token
 FROM limits, {_WANTED}
 WHERE current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
+    AND NOT EXISTS (
+        SELECT
+        FROM {_WANTED} JOIN fencegate_fences AS higher USING (lock_key)
+        WHERE higher.mode = 'enforce' AND higher.token > wanted.token
+    )
 ORDER BY wanted.lock_key
 ON CONFLICT (lock_key, mode) DO UPDATE SET token = excluded.token WHERE fence.token <= excluded.token
 RETURNING {_FLOOR}, set_config('lock_timeout', (SELECT wait FROM before), true), {_SETTINGS}

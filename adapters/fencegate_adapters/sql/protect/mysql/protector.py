@@ -18,6 +18,12 @@ _TURN = f"GET_LOCK('fencegate.protect', {_WAIT_S})"
 # Triggers and procedures keep the mode that they were created in; in this one a quote is all that needs doubling.
 _MODE = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES,NO_ENGINE_SUBSTITUTION'"
 _SETTINGS = ["SET NAMES utf8mb4", _MODE, f"SET SESSION lock_wait_timeout = {_WAIT_S}"]
+# Whoever is past a fence has a lock on its row. At this level the gaps are locked too: nobody passes by a new row.
+_KEEP_OUT = [
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    "START TRANSACTION",
+    "SELECT count(*) INTO @fencegate_fences FROM fencegate_fences FOR UPDATE",
+]
 _BODY = re.compile(r"(?m)^BEGIN$")
 _TRUNCATE = "TRUNCATE does not fire triggers in MySQL: grant nobody DROP on the table, which is the right that it takes"
 
@@ -88,11 +94,12 @@ class MysqlProtector:
                 f"FROM fencegate_fences WHERE mode = 'enforce' AND {these})"
             )
         values = f"({_literal(name)}, {_literal(wanted.guard)}, {_literal(form)}, 'enforce', {floor})"
-        plan.steps.append(
+        insert = (
             f"INSERT INTO fencegate_resources (name, guard, form, mode, floor)\nVALUES {values}\n"
             "ON DUPLICATE KEY UPDATE guard = VALUES(guard), form = VALUES(form), mode = VALUES(mode),\n"
             "    floor = GREATEST(floor, VALUES(floor))"
         )
+        plan.steps += [insert] if floor == "0" else [*_KEEP_OUT, insert, "COMMIT"]
 
     # --- removing ----------------------------------------------------------------------------------------------------
 
