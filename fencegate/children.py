@@ -7,10 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 Child = subprocess.Popen[bytes]
+Control = Callable[[int, int], object]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -28,18 +29,17 @@ def begun(command: Sequence[str], **options: Any) -> Child:
 def ends_with_us() -> Callable[[], None]:
     """What a child does before it becomes the command (`preexec_fn`), so that it is killed when we end. For the kernel
     that is when the thread ends that started it."""
-    our_pid = os.getpid()
-    control = prctl()  # loaded before the fork
-
-    def prepare() -> None:
-        control(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != our_pid:  # we died before that took hold
-            os._exit(1)
-
-    return prepare
+    return partial(ends_with, os.getpid(), prctl())  # loaded before the fork
 
 
-def prctl() -> Callable[[int, int], object]:
+def ends_with(parent: int, control: Control | None = None) -> None:
+    """Have this process killed when the thread ends that started it, in the process `parent`."""
+    (control or prctl())(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before that took hold
+        os._exit(1)
+
+
+def prctl() -> Control:
     """The system call of that name; where there is none, nothing."""
     if sys.platform != "linux":
         return lambda option, value: None

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -16,7 +17,19 @@ from pathlib import Path
 import pytest
 
 import fencegate
-from fencegate import LeaseState, LockHeld, LockLost, Locks, UnsafeConfiguration, connect, sync
+from fencegate import (
+    FencegateError,
+    LeaseState,
+    LockHeld,
+    LockLost,
+    Locks,
+    ResourceUnavailable,
+    StaleToken,
+    UnsafeConfiguration,
+    connect,
+    sync,
+)
+from fencegate.core.errors import InvalidInput, MethodNotAllowed, RangeNotSatisfiable
 from tests.servers import Server
 
 
@@ -249,6 +262,25 @@ with sync.connect(sys.argv[1]).attach(sys.argv[2]) as lease:
     assert out.split() == [lease.token.wire, locks.owner_id]
     assert not locks.status(key)["locked"]
     locks.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StaleToken(33, 34, resource="accounts"),
+        LockHeld("held", currentOwner="B", retryAfterMillis=5),
+        ResourceUnavailable("gone", outcome="unknown"),
+        InvalidInput("ttlMillis", "is too long"),
+        MethodNotAllowed("not here", allow="GET"),
+        RangeNotSatisfiable(7),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_comes_whole_out_of_another_process(error: FencegateError) -> None:
+    """One that can't be unpickled is never told, and a pool of `multiprocessing` tells of nothing else after it."""
+    error.add_note("seen by a worker")
+    told = pickle.loads(pickle.dumps(error))
+    assert (type(told), str(told), told.args, vars(told)) == (type(error), str(error), error.args, vars(error))
 
 
 def test_after_a_fork_the_childs_client_works_and_its_handles_do_not(server: Server, key: str) -> None:

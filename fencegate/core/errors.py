@@ -18,9 +18,17 @@ class FencegateError(Exception):
         self.detail = detail
         self.members: dict[str, Any] = {name: value for name, value in members.items() if value is not None}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it is, for not every kind is made of its `args`: what can't be unpickled breaks a pool of processes."""
+        return _remade, (type(self), self.args), vars(self)
+
     @property
     def wire_code(self) -> str:
         return self.code
+
+
+def _remade(kind: type[FencegateError], args: tuple[Any, ...]) -> FencegateError:
+    return kind.__new__(kind, *args)
 
 
 # --- locks -----------------------------------------------------------------------------------------------------------
@@ -100,13 +108,17 @@ class RateLimited(FencegateError):
     code = "RATE_LIMITED"
 
 
+LONGEST_NAME = 128
+"""Of a field, where it is told. The caller chose it, and would get a long one back four times over."""
+
+
 class InvalidInput(FencegateError):
     """A field of the request is wrong; `field` names it."""
 
     code = "INVALID_INPUT"
 
     def __init__(self, field: str, detail: str) -> None:
-        field = field or "body"  # a member whose name is empty can't be named
+        field = field[:LONGEST_NAME] or "body"  # a member whose name is empty can't be named
         super().__init__(f"{field}: {detail}", field=field)
         self.field = field
 
@@ -239,9 +251,11 @@ class ResourceUnavailable(FencegateError):
 
     code = "RESOURCE_UNAVAILABLE"
 
-    def __init__(self, detail: str, *, outcome: str = "not-written") -> None:
+    def __init__(self, detail: str, *, outcome: str = "not-written", highest: int | None = None) -> None:
         super().__init__(detail, outcome=outcome)
         self.outcome = outcome
+        self.highest = highest
+        """The mark, where that is known: a fence may be elsewhere."""
 
 
 class UnsafeConfiguration(FencegateError):

@@ -3,6 +3,7 @@
 The exit code: 0 when every promise was kept and the unfenced arm shows that it mattered, 1 when not, 130 after Ctrl-C.
 """
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -134,7 +135,7 @@ def _play(wanted: Wanted, came: Came) -> None:
     real = wanted.real and wanted.runs is None
     if simulates:
         seconds = wanted.seconds / 2 if real else wanted.seconds
-        with _bar(wanted, seconds) as (progress, task):
+        with _terminated_as_interrupted(), _bar(wanted, seconds) as (progress, task):
 
             def simulating(at_s: float, tally: Any) -> None:
                 progress.update(task, completed=at_s, description=simulation.line(tally))
@@ -150,6 +151,16 @@ def _play(wanted: Wanted, came: Came) -> None:
                 progress.update(task, completed=at_s, description=escape(telling.line(live)))
 
             came.campaign = run_cells(plans(wanted.cells, seconds, came.seed, wanted.entries), hurting)
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM as Ctrl-C, as it is for real processes: what was seen is said, and nobody is left behind."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

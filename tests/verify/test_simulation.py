@@ -177,7 +177,8 @@ def test_a_sweep_that_has_shown_nothing_in_its_time_goes_on() -> None:
     assert tally.runs > 1
 
 
-def test_a_sweep_that_is_interrupted_says_what_it_saw_and_leaves_nobody_behind() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_sweep_that_is_interrupted_says_what_it_saw_and_leaves_nobody_behind(number: signal.Signals) -> None:
     program = (
         "from fencegate.verify.sim.sweep import sweep\n"
         "if __name__ == '__main__':\n"
@@ -189,22 +190,28 @@ def test_a_sweep_that_is_interrupted_says_what_it_saw_and_leaves_nobody_behind()
     )
     assert script.stdout is not None
     assert script.stdout.readline()
-    os.killpg(script.pid, signal.SIGINT)  # as a terminal does
-    told, _ = script.communicate(timeout=60)
-    assert told.splitlines()[-1] == "over True True"
-    assert script.returncode == 0
+    if number == signal.SIGINT:
+        os.killpg(script.pid, number)  # as a terminal does
+    else:
+        script.send_signal(number)
+    told, _ = script.communicate(timeout=60)  # whoever is left behind keeps this open
+    if number == signal.SIGINT:
+        assert told.splitlines()[-1] == "over True True"
+        assert script.returncode == 0
     eventually_sync(lambda: not _is_there(script.pid))
 
 
-@pytest.mark.parametrize("after_s", [0.05, 0.1])
-def test_an_interrupt_while_the_processes_of_a_sweep_are_loading_is_told_without_a_traceback(after_s: float) -> None:
+@pytest.mark.parametrize(("number", "after_s"), [(signal.SIGINT, 0.05), (signal.SIGINT, 0.1), (signal.SIGTERM, 0.1)])
+def test_an_interrupt_while_the_processes_of_a_sweep_are_loading_is_told_without_a_traceback(
+    number: signal.Signals, after_s: float
+) -> None:
     command = [str(Path(sys.executable).with_name("fencegate")), "verify", "--simulate", "--jobs", "2"]
     verify = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     eventually_sync(lambda: _sweeps(verify.pid))
     time.sleep(after_s)  # wherever in its loading that is
-    os.killpg(verify.pid, signal.SIGINT)
+    os.killpg(verify.pid, number)
     told, complaints = verify.communicate(timeout=60)
     assert "Traceback" not in complaints
     assert "KeyboardInterrupt" not in complaints

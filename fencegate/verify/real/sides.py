@@ -5,7 +5,6 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -13,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from fencegate.core.errors import StoreUnavailable
 from fencegate.testing.fault_proxy import FaultProxy
 from fencegate_demo.startable import moved_clock
-from fencegate_demo.startable.here import DURABLE, KINDS, Kind
+from fencegate_demo.startable.here import DURABLE, KINDS, Kind, startable
 from fencegate_demo.startable.moved_clock import MovedClock
 from fencegate_demo.startable.redis import RedisServer
 from fencegate_demo.startable.service import ServiceServer
@@ -190,13 +189,7 @@ async def _running(
     kind: Kind, folder: Path, side: Side
 ) -> AsyncIterator[tuple[Mapping[str, str], Mapping[str, Mapping[str, Any]]]]:
     """Start what can be started; StoreUnavailable says why it can't."""
-    try:
-        for package in kind.needs:
-            import_module(package)
-        module = import_module(f"fencegate_demo.startable.{kind.module}")
-        why = module.missing()
-    except ImportError as error:
-        why = f"no {error.name or kind.module}: pip install {error.name or kind.module}"
+    module, why = startable(kind)
     if why is not None:
         raise Missing(why)
     server = kind.make(module, folder)

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import count
 from typing import NamedTuple
 
+from fencegate.children import ends_with
 from fencegate.clock import SYSTEM, Clock
 from fencegate.verify.sim.campaign import Tally, plan_of, play
 
@@ -88,8 +89,8 @@ def _together(
     # Spawned, not forked: whoever calls may have threads, and a fork would take their locks along.
     context = multiprocessing.get_context("spawn")
     with (
-        ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as pool,
         ThreadPoolExecutor(1, initializer=_deaf) as starter,
+        ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(os.getpid(),)) as pool,
     ):
         under_way: deque[Future[Tally]] = deque()
         try:
@@ -115,7 +116,8 @@ def _deaf() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 
 
-def _begin() -> None:
+def _begin(parent: int) -> None:
+    ends_with(parent)
     logging.disable(logging.CRITICAL)  # what fails in a simulation is meant to
 
 
