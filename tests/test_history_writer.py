@@ -99,6 +99,17 @@ async def test_each_line_is_written_once_whatever_the_store_does(seed: int) -> N
     assert (await history.of("k"))["complete"]
 
 
+async def test_a_position_that_was_lost_keeps_nobody_from_writing_on() -> None:
+    store = MemoryStore()
+    await happen(store, line(0), line(1))
+    await HistoryWriter(store, SYSTEM, HOUR_US).catch_up()
+    position = (await store.load([POSITION]))[POSITION]
+    await store.commit([Change(POSITION, position.version)], [], BY_US)
+    await happen(store, line(2))
+    history = History(Engine(store), HistoryWriter(store, SYSTEM, HOUR_US))
+    assert await owners(history) == ["o2", "o1", "o0"]
+
+
 async def test_a_writer_goes_on_where_the_last_one_was() -> None:
     store = MemoryStore()
     await happen(store, *(line(number) for number in range(600)))

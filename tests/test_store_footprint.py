@@ -8,6 +8,7 @@ import pytest
 from fencegate.core.ports import Capabilities, Change, Finding, Store
 from fencegate_demo.store_footprint import traceless_store
 from fencegate_lockservice.config import LockSettings
+from fencegate_lockservice.history_rows import POSITION
 from fencegate_lockservice.opening import open_service
 from fencegate_lockservice.routes import Routes
 from fencegate_lockservice.stores import close_store, open_store
@@ -40,13 +41,23 @@ async def use(prefix: str, count: int = 1, url: str = URL) -> None:
     await service.close()
 
 
-async def test_a_store_that_was_never_used_is_empty_again(store: Store) -> None:
+async def test_a_store_that_was_never_used_is_empty_again_but_for_how_far_its_log_was_read(store: Store) -> None:
     remarks: list[str] = []
     async with traceless_store(URL, PREFIX, remarks):
         await use(PREFIX, 130)
         assert len(await keys(store)) > 260
-    assert await keys(store) == []
+    assert await keys(store) == [POSITION]
     assert remarks == []
+
+
+async def test_whoever_comes_next_writes_no_history_of_the_demo(store: Store) -> None:
+    async with traceless_store(URL, PREFIX, []):
+        service = await open_service(Routes.of([URL]), LockSettings())
+        grant = await service.acquire(f"cron:{PREFIX}-x", {})
+        await service.release(f"cron:{PREFIX}-x", {"lockToken": grant["lockToken"]})
+        await service.close()  # and nobody has asked for its history
+    await use("mine")
+    assert [key for key in await keys(store) if PREFIX in key] == []
 
 
 async def test_what_others_had_there_stays(store: Store) -> None:
@@ -62,7 +73,7 @@ async def test_it_is_cleaned_up_also_when_the_demo_fails(store: Store) -> None:
         async with traceless_store(URL, PREFIX, []):
             await use(PREFIX)
             raise ZeroDivisionError
-    assert await keys(store) == []
+    assert await keys(store) == [POSITION]
 
 
 async def test_a_store_that_never_removes_records_keeps_them_and_that_is_said(
@@ -112,7 +123,7 @@ async def test_somebody_else_who_changes_what_is_removed_is_no_harm(
         await use(PREFIX)
         monkeypatch.setattr(MemoryStore, "commit", meddle)
     assert meddled
-    assert await keys(store) == []
+    assert await keys(store) == [POSITION]
 
 
 async def test_what_makes_the_store_unsafe_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

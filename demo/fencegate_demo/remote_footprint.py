@@ -13,10 +13,8 @@ Keys = Callable[[], Sequence[Key]]
 async def traceless_resource(settings: ResourceSettings, keys: Keys) -> AsyncIterator[None]:
     """Around whatever writes `keys` of this resource, whose name is nobody else's."""
     if isinstance(settings, BucketSettings):
-        try:
+        async with _bucket(settings):
             yield
-        finally:
-            await _empty(settings)
     elif isinstance(settings, StringSettings | HashSettings):
         async with _redis(settings, keys):
             yield
@@ -24,23 +22,29 @@ async def traceless_resource(settings: ResourceSettings, keys: Keys) -> AsyncIte
         yield
 
 
-async def _empty(settings: BucketSettings) -> None:
+@asynccontextmanager
+async def _bucket(settings: BucketSettings) -> AsyncIterator[None]:
     """The prefix is one of ours inside the user's."""
-    from fencegate_adapters.objects.bucket.blobs import Blobs
-    from fencegate_adapters.objects.bucket.url import BucketUrl
+    with settings.needs(settings.extra):
+        from fencegate_adapters.objects.bucket.blobs import Blobs
+        from fencegate_adapters.objects.bucket.url import BucketUrl
 
-    blobs = Blobs(settings.name, BucketUrl.parse(settings.name, settings.url), settings.timeout_s)
     try:
-        for found in [found async for found in blobs.keys("")]:
-            await blobs.delete(found)
+        yield
     finally:
-        await blobs.close()
+        blobs = Blobs(settings.name, BucketUrl.parse(settings.name, settings.url), settings.timeout_s)
+        try:
+            for found in [found async for found in blobs.keys("")]:
+                await blobs.delete(found)
+        finally:
+            await blobs.close()
 
 
 @asynccontextmanager
 async def _redis(settings: StringSettings | HashSettings, keys: Keys) -> AsyncIterator[None]:
-    from fencegate_adapters.redis import names, url
-    from fencegate_adapters.redis.link import link_to
+    with settings.needs("redis"):
+        from fencegate_adapters.redis import names, url
+        from fencegate_adapters.redis.link import link_to
 
     link = link_to(url.parse(settings.name, settings.url), settings.timeout_s)
     try:
@@ -62,6 +66,6 @@ def _names(settings: StringSettings | HashSettings, key: Key) -> list[str]:
     from fencegate_adapters.redis import names, url
 
     address = url.parse(settings.name, settings.url)
-    value = names.value_name(address.prefix, names.name_of(key))
+    value = names.value_name(address.at.prefix, names.name_of(key))
     lock = settings.guard_rule.lock_key(key)
     return [value, names.ABOUT + value, *(names.fence_name(lock, mode) for mode in ("enforce", "shadow"))]

@@ -120,7 +120,7 @@ def _table(shown: Exhibit) -> str:
     )
     state = "<b class=good>proved</b>" if shown.proved else "<b class=bad>not proved</b>"
     head = f"<thead><tr><th>{state}</th><th>fenced</th><th>unfenced</th></tr></thead>"
-    return f"<table>{head}<tbody>\n{lines}\n</tbody></table>"
+    return f'<div class="wide"><table>{head}<tbody>\n{lines}\n</tbody></table></div>'
 
 
 def _lines(text: str) -> str:

@@ -8,7 +8,9 @@ from fencegate.clock import SYSTEM
 from fencegate.core.errors import StoreUnavailable
 from fencegate.core.model import DEFAULT_LIMITS, DONE, LOCKS
 from fencegate.core.ports import Ambiguous, Change, Conflict, Entry, Store, TooLate, Unavailable
-from fencegate_lockservice.history_rows import HISTORY, POSITION
+from fencegate_lockservice.config import LockSettings
+from fencegate_lockservice.history_rows import HISTORY
+from fencegate_lockservice.history_writer import HistoryWriter
 from fencegate_lockservice.opening import reach, told
 from fencegate_lockservice.route_record import ENTRY
 from fencegate_lockservice.stores import close_store
@@ -17,8 +19,6 @@ PAGE = 500
 AT_ONCE = 50
 TRIES = 10
 COMMIT_WITHIN_US = 10_000_000
-OWN = (ENTRY, POSITION)
-"""What every lock service writes; it is the demo's when it was not there before."""
 
 
 @asynccontextmanager
@@ -26,7 +26,7 @@ async def traceless_store(url: str, prefix: str, remarks: list[str]) -> AsyncIte
     """Around whatever uses names with `prefix` in them; `remarks` are for the user."""
     store = await reach(url)
     try:
-        own = [key for key in OWN if key not in await store.load(OWN)]
+        new = not await store.load([ENTRY])  # what it is; every lock service writes that
         remarks += [f"the store: {told(each)}" for each in await store.inspect() if each.level == "unsafe"]
     finally:
         await close_store(store)  # an embedded one is for one process at a time
@@ -35,20 +35,24 @@ async def traceless_store(url: str, prefix: str, remarks: list[str]) -> AsyncIte
     finally:
         store = await reach(url)
         try:
-            await _clean(store, prefix, own, remarks)
+            await _clean(store, prefix, remarks, new=new)
         finally:
             await close_store(store)
 
 
-async def _clean(store: Store, prefix: str, own: Sequence[str], remarks: list[str]) -> None:
+async def _clean(store: Store, prefix: str, remarks: list[str], *, new: bool) -> None:
     if not store.capabilities.forgets:
         stay = f"those of the demo stay, with {prefix} in their names"
         remarks.append(f"the store {store.name} never removes the record of a lock: {stay}")
         return
     for attempt in range(TRIES):
         try:
+            # The change log stays, so what it tells of us is made history now, and how far it was read stays too: else
+            # whoever comes next would write down our locks.
+            await HistoryWriter(store, SYSTEM, LockSettings().history_us).catch_up()
             await _forget(store, prefix)
-            await _remove(store, list((await store.load(own)).items()))
+            if new:
+                await _remove(store, list((await store.load([ENTRY])).items()))
             if not store.capabilities.lists_settled:
                 minutes = DEFAULT_LIMITS.retention_us // 60_000_000
                 remarks.append(f"what became of the demo's requests goes from the store within {minutes} minutes")

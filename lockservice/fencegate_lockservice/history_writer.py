@@ -142,10 +142,22 @@ class HistoryWriter:
         if rows or position.gaps != written.gaps or not 0 <= position.revision - written.revision < UNWRITTEN:
             version = self._clock.random_id(8)
             moved = Change(POSITION, self._version, version, encode(position))
-            await self._store.commit([moved, *rows], [], self._now_us() + LAND_WITHIN_US)
+            try:
+                await self._store.commit([moved, *rows], [], self._now_us() + LAND_WITHIN_US)
+            except Conflict:
+                await self._store.commit([moved, *await self._missing(rows)], [], self._now_us() + LAND_WITHIN_US)
             self._written, self._version = position, version
         self._position = position
         return position
+
+    async def _missing(self, rows: Sequence[Change]) -> list[Change]:
+        """Those that are not there, if the position is where it was. A line makes the same row each time: where the
+        position was lost and the log was not, others were written before it was. Conflict when somebody has read on."""
+        found = await self._store.load([POSITION, *(row.key for row in rows)])
+        position = found.get(POSITION)
+        if (position.version if position is not None else None) != self._version:
+            raise Conflict
+        return [row for row in rows if row.key not in found]
 
     async def _trim(self, lock_key: str) -> None:
         """Take away what is beyond the newest `max_per_lock`."""

@@ -36,6 +36,8 @@ class Kind:
     """The URLs of its stores, and the tables of its resources, when it runs."""
     needs: tuple[str, ...] = ()
     """Packages that the adapter or store needs beside the server."""
+    extra: str = ""
+    """What brings them."""
     killable: bool = True
     """Whether it has what it acknowledged after a kill."""
 
@@ -105,6 +107,7 @@ KINDS = (
         lambda module, _folder: module.PostgresServer(),
         lambda server: ({"postgresql": server.url}, {"postgresql": {"url": server.url}}),
         ("psycopg",),
+        "postgres",
     ),
     Kind(
         "mariadb",
@@ -113,6 +116,7 @@ KINDS = (
         lambda module, folder: module.MariadbServer(folder),
         _mariadb,
         ("aiomysql", "pymysql"),
+        "mysql",
     ),
     Kind(
         "redis",
@@ -120,7 +124,8 @@ KINDS = (
         ("redis", "redis-hashes"),
         lambda module, folder: module.RedisServer(folder, *DURABLE),
         _redis,
-        ("redis",),
+        ("redis", "hiredis"),
+        "redis",
     ),
     Kind(
         "redis",
@@ -128,7 +133,8 @@ KINDS = (
         (),
         lambda module, folder: Several(module.RedisServer(folder / str(n), *DURABLE) for n in range(REDLOCK_NODES)),
         lambda servers: ({"redlock": f"redlock://{','.join(each.address for each in servers.members)}"}, {}),
-        ("redis",),
+        ("redis", "hiredis"),
+        "redis",
     ),
     Kind(
         "etcd",
@@ -144,7 +150,7 @@ KINDS = (
         lambda module, folder: module.ZooKeeperServer(folder),
         lambda server: ({"zookeeper": server.url}, {}),
     ),
-    Kind("seaweed", (), ("s3",), lambda module, folder: module.SeaweedServer(folder), _seaweed, ("obstore",)),
+    Kind("seaweed", (), ("s3",), lambda module, folder: module.SeaweedServer(folder), _seaweed, ("obstore",), "s3"),
     Kind(
         "azurite",
         (),
@@ -152,6 +158,7 @@ KINDS = (
         lambda module, folder: module.AzuriteServer(folder),
         _azurite,
         ("obstore",),
+        "azure",
         killable=False,  # it writes down what it has every few seconds
     ),
 )
@@ -175,14 +182,19 @@ async def running(stores: Iterable[str], resources: Iterable[str], folder: Path)
         yield here
 
 
-async def _start(kind: Kind, folder: Path, here: Here, stack: AsyncExitStack) -> None:
+def startable(kind: Kind) -> tuple[Any, str | None]:
+    """The module that starts it; or why it can't be started here."""
     try:
         for package in kind.needs:
             import_module(package)
         module = import_module(f"fencegate_demo.startable.{kind.module}")
-        why = module.missing()
     except ImportError as error:
-        why = f"no {error.name or kind.module}: pip install {error.name or kind.module}"
+        return None, f"no {error.name or error}: pip install 'fencegate[{kind.extra}]'"
+    return module, module.missing()
+
+
+async def _start(kind: Kind, folder: Path, here: Here, stack: AsyncExitStack) -> None:
+    module, why = startable(kind)
     if why is None:
         server = kind.make(module, folder)
         stack.push_async_callback(asyncio.to_thread, server.terminate)
