@@ -227,9 +227,11 @@ class FaultSuite:
             lambda proxy: proxy.cut_answers(after=self.commit_mark),
             FaultProxy.cut,
         ]
-        for number in range(9):
+        for number in range(90):
+            if number >= 9 and said.count("done") and said.count("Ambiguous"):  # a fault may hit no commit on its way
+                break
             works = [asyncio.ensure_future(said.commit(store, delay_s)) for delay_s in (0, 0, 0.002, 0.005, 0.01)]
-            await asyncio.sleep(0.001 * number)
+            await asyncio.sleep(0.001 * (number % 9))
             replicas[0].each(faults[number % 3])
             await asyncio.gather(*works, said.commit(store, 0.02))
             replicas[0].each(FaultProxy.pass_)
