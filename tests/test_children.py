@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from fencegate_demo.processes import runs
 from tests.eventually import eventually_sync
+from tests.real import postgres
 from tests.real.redis import RedisServer, missing
 
 DRIVER = """
@@ -36,14 +39,6 @@ def _there_is_a_server() -> None:
         pytest.skip(reason)
 
 
-def runs(pid: int) -> bool:
-    """Whether it is there, and no zombie: who takes those in is not ours to say."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 @needs_linux
 def test_a_driver_that_is_killed_leaves_no_servers_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-c", DRIVER, str(tmp_path)]
@@ -61,5 +56,25 @@ def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     try:
         asyncio.run(asyncio.to_thread(server.start))  # which ends its threads when it is over
         assert server.answers()
+    finally:
+        server.terminate()
+
+
+@needs_linux
+@pytest.mark.skipif(postgres.missing() is not None, reason=str(postgres.missing()))
+def test_nothing_of_a_killed_postgres_is_left_to_be_in_the_way_of_the_next() -> None:
+    server = postgres.PostgresServer(shared_buffers="256MB")  # memory that takes its time to be given back
+    server.start()
+    try:
+        for _ in range(5):
+            callers = [psycopg.connect(server.url) for _ in range(60)]
+            for caller in callers:
+                caller.execute("CREATE TEMP TABLE t AS SELECT generate_series(1, 10000) AS n")
+            pids = [caller.info.backend_pid for caller in callers]
+            server.kill()
+            assert not any(map(runs, pids))
+            for caller in callers:
+                caller.close()
+            server.start()
     finally:
         server.terminate()

@@ -121,13 +121,19 @@ async def is_stopped(pid: int) -> bool:
 async def _state(pid: int) -> str:
     """One letter, as `ps` has it: T is stopped."""
     if sys.platform == "linux":
-        return _state_in_proc(Path(f"/proc/{pid}/stat"))
+        return state_in_proc(pid)
     ps = await asyncio.create_subprocess_exec("ps", "-o", "stat=", "-p", str(pid), stdout=asyncio.subprocess.PIPE)
     return (await ps.communicate())[0].decode().strip()[:1]
 
 
-def _state_in_proc(stat: Path) -> str:
+def state_in_proc(pid: int) -> str:
+    """The same letter, of Linux; none when the process is gone."""
     try:
-        return stat.read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
         return ""
+
+
+def runs(pid: int) -> bool:
+    """Whether Linux has it still, and not as a zombie: who takes those in is not ours to say."""
+    return state_in_proc(pid) not in ("", "Z", "X")

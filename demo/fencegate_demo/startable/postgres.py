@@ -5,7 +5,8 @@ import pwd
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import psycopg
 
 from fencegate.children import Child, begun
 from fencegate.clock import SYSTEM, sleep_s
+from fencegate_demo.processes import runs, state_in_proc
 from fencegate_demo.startable.ports import free_port
 
 START_WITHIN_S = 60.0
+END_WITHIN_S = 60.0
 USER = "fencegate"
 DATABASE = "postgres"
 
@@ -124,35 +127,47 @@ class PostgresServer:
         assert found.command("pg_basebackup", *copy).wait() == 0, found.log()
         return found
 
-    def _processes(self) -> Iterator[int]:
-        """The server and its backends, each of which is the leader of a session of its own."""
-        yield self.pid
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
-        yield from map(int, children.read_text().split())
-
-    def _signal(self, number: signal.Signals) -> None:
-        for pid in list(self._processes()):
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                continue
-
     def kill(self) -> None:
-        """kill -9 of all of it, and wait until it is gone."""
+        """kill -9 of all of it, and wait until it is gone. Its backends are no children of ours; while one of them is
+        still ending, a server that is started on the same data says that its shared memory is in use, and gives up."""
         if self._process is not None and self._process.poll() is None:
-            os.kill(self.pid, signal.SIGSTOP)  # so that it starts nothing meanwhile
-            self._signal(signal.SIGKILL)
+            doomed = self._halted()
+            _signal(doomed, signal.SIGKILL)
             self._process.wait()
+            _wait_until(lambda: not any(map(runs, doomed)))
         (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def stop(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-        self._signal(signal.SIGSTOP)
+        _signal(self._halted(), signal.SIGSTOP)
 
     def resume(self) -> None:
-        self._signal(signal.SIGCONT)
+        _signal(self._processes(), signal.SIGCONT)
 
     def terminate(self) -> None:
         """Gone for good, with its data."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _halted(self) -> list[int]:
+        """All of its processes, to which it adds none since it stands still itself."""
+        os.kill(self.pid, signal.SIGSTOP)
+        _wait_until(lambda: state_in_proc(self.pid) in ("", "T", "t", "Z", "X"))
+        return self._processes()
+
+    def _processes(self) -> list[int]:
+        """The server and its backends, each of which is the leader of a session of its own."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [self.pid, *map(int, children.read_text().split())]
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _wait_until(so: Callable[[], bool]) -> None:
+    until = SYSTEM.monotonic_us() / 1_000_000 + END_WITHIN_S
+    while not so():
+        assert SYSTEM.monotonic_us() / 1_000_000 < until
+        sleep_s(0.001)
