@@ -31,8 +31,8 @@ from bench.summary import Goal
 OBJECTS = [
     f"{label}-{size}-{clients}" for label in ("objects", "azure") for size in ("16k", "256k") for clients in (1, 8)
 ]
-OWN = [f"{kind}-postgres-1" for kind in ("session", "async-session", "orm-session")]
-OWN += [f"{kind}-sqlite-1" for kind in ("session", "orm-session")]
+OWN = [f"{kind}-{database}-1" for database in ("postgres", "sqlite") for kind in own_transactions.LABELS]
+OWN.append("async-session-postgres-1")
 GOALS = (
     Goal("fencegate-32", "fencegate-1", at_least=3.0),
     Goal("fencegate-32", "etcd-32", at_least=1.1),
@@ -89,11 +89,9 @@ def measurements() -> list[Measurement]:
     ]
     cycles += [Measurement(arm, 32) for arm in rows]
     own = [
-        *own_transactions.pair("postgres", stores.POSTGRES),
+        *own_transactions.pairs("postgres", stores.POSTGRES),
         *own_transactions.pair("postgres", stores.POSTGRES, label="async-session", is_async=True),
-        *own_transactions.pair("postgres", stores.POSTGRES, own_transactions.as_an_object, label="orm-session"),
-        *own_transactions.pair("sqlite", None),
-        *own_transactions.pair("sqlite", None, own_transactions.as_an_object, label="orm-session"),
+        *own_transactions.pairs("sqlite", None),
     ]
     cycles += [Measurement(arm, 1) for arm in own]
     objects = object_writes.arms()

@@ -1,8 +1,9 @@
 """The arms that update a row in the caller's own transactions, by a session of SQLAlchemy: fenced, and plainly.
 
-By one statement, which is the shortest transaction that there is; and as an object that is read and changed. The two of
-a database run in turns (`turns.py`), in one thread. Each has an engine of its own, and in SQLite a file. The lock is
-named by hand, so no lease is asked whether it is still held.
+By one statement that is used again and again, which is the shortest transaction that there is, with the mark in the
+fence table or in the row itself; by one that is built for each transaction, with the mark in the row; and as an object
+that is read and changed. The two of a database run in turns (`turns.py`), in one thread. Each has an engine of its own,
+and in SQLite a file. The lock is named by hand, so no lease is asked whether it is still held.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from sqlalchemy import (
     Integer,
     MetaData,
     Table,
+    Update,
     create_engine,
     event,
     insert,
@@ -32,14 +34,27 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session
 from bench.arm import Sample
 from bench.library import SharedServer
 from bench.turns import Turns, in_turns
-from fencegate.sql import fenced
+from fencegate.sql import fenced, fenced_update
 
 TOKEN = 1_700_000_000_000_000
 TURN = 20
 """So many transactions of one arm, then as many of the other."""
 
-accounts = Table("own_accounts", MetaData(), Column("id", Integer, primary_key=True), Column("balance", BigInteger))
+accounts = Table(
+    "own_accounts",
+    MetaData(),
+    Column("id", Integer, primary_key=True),
+    Column("balance", BigInteger),
+    Column("token", BigInteger),
+)
 change = update(accounts).where(accounts.c.id == 1).values(balance=accounts.c.balance + 1)
+
+
+class Lease:
+    """What `fenced_update` asks of one."""
+
+    lock_key = "bench:1"
+    token = TOKEN
 
 
 class Base(DeclarativeBase):
@@ -50,7 +65,9 @@ class Account(Base):
     """A row of the table."""
 
     __table__ = accounts
+    id: Mapped[int]
     balance: Mapped[int]
+    token: Mapped[int | None]
 
 
 Work = Callable[[Session], None]
@@ -61,8 +78,24 @@ def by_one_statement(session: Session) -> None:
     session.execute(change)
 
 
+def with_the_mark_in_the_row(session: Session) -> None:
+    fenced_update(session, change, Lease(), column=accounts.c.token)
+
+
 def as_an_object(session: Session) -> None:
     session.get_one(Account, 1).balance += 1
+
+
+def change_of_objects() -> Update:
+    return update(Account).where(Account.id == 1).values(balance=Account.balance + 1)
+
+
+def by_its_own_statement(session: Session) -> None:
+    session.execute(change_of_objects())
+
+
+def its_own_with_the_mark_in_the_row(session: Session) -> None:
+    fenced_update(session, change_of_objects(), Lease(), column=Account.token)
 
 
 class OwnTransactions:
@@ -152,19 +185,41 @@ class OwnTransactions:
         return under_fence if self._is_fenced else plainly
 
 
+LABELS = ("session", "orm-session", "column", "orm-column")
+
+
+def pairs(database: str, server: SharedServer | None) -> list[OwnTransactions]:
+    """What there is in a blocking session."""
+    return [
+        *pair(database, server, by_one_statement, label="session"),
+        *pair(database, server, as_an_object, label="orm-session"),
+        *pair(database, server, by_one_statement, with_the_mark_in_the_row, label="column"),
+        *pair(
+            database,
+            server,
+            by_its_own_statement,
+            its_own_with_the_mark_in_the_row,
+            label="orm-column",
+        ),
+    ]
+
+
 def pair(
     database: str,
     server: SharedServer | None,
     work: Work = by_one_statement,
+    fenced_work: Work | None = None,
     *,
-    label: str = "session",
+    label: str,
     is_async: bool = False,
 ) -> list[OwnTransactions]:
-    """The same transaction on a database, plainly and under a fence."""
-    plain, under_fence = (
-        OwnTransactions(f"{kind}-{label}-{database}", server, work, is_async=is_async, is_fenced=kind == "fenced")
-        for kind in ("plain", "fenced")
-    )
+    """The same transaction on a database, plainly and under a fence; if it has a fence of its own, that is its."""
+
+    def arm(kind: str, work: Work, *, is_fenced: bool) -> OwnTransactions:
+        return OwnTransactions(f"{kind}-{label}-{database}", server, work, is_async=is_async, is_fenced=is_fenced)
+
+    plain = arm("plain", work, is_fenced=False)
+    under_fence = arm("fenced", fenced_work or work, is_fenced=fenced_work is None)
     plain._other, under_fence._other = under_fence, plain
     return [plain, under_fence]
 

@@ -15,6 +15,7 @@ import pytest
 
 from bench import binaries
 from bench.etcd import EtcdLocks
+from bench.own_transactions import LABELS
 from bench.signals import signals_held_back
 from bench.wrk import run_cycles
 from tests.real import redis, seaweed
@@ -85,7 +86,7 @@ def test_arms_that_run_in_turns_are_measured_with_each_number_of_clients() -> No
     if reason := seaweed.missing():
         pytest.skip(reason)
     objects = [f"{kind}-objects-16k-{clients}" for clients in (1, 8) for kind in ("plain", "conditional", "fenced")]
-    sessions = [f"{kind}-{label}-sqlite-1" for label in ("session", "orm-session") for kind in ("plain", "fenced")]
+    sessions = [f"{kind}-{label}-sqlite-1" for label in LABELS for kind in ("plain", "fenced")]
     names = [*sessions, *objects]
     command = [*BENCH, "--json", "--seconds", "0.2", "--rounds", "2", "--only", *names]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)

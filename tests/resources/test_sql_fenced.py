@@ -15,8 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
-from fencegate.core.errors import NotFound, ResourceUnavailable, StaleToken, UnsafeConfiguration
-from fencegate.sql import fenced, fenced_update
+from fencegate.core.errors import ResourceUnavailable, StaleToken, UnsafeConfiguration
+from fencegate.sql import fenced
 from fencegate.sync import connect
 from fencegate_adapters.sql import RowsResource
 from fencegate_adapters.sql.protect import install
@@ -25,7 +25,6 @@ from tests.eventually import eventually_sync
 from tests.resources.databases import KINDS, Database, make_database
 from tests.resources.sql_notes import (
     KEY,
-    Base,
     Lease,
     Note,
     async_engine_of,
@@ -557,51 +556,3 @@ def test_the_token_is_named_to_triggers_inside_the_transaction_and_nowhere_else(
         with fenced(connection, Lease(8, "job:b"), Lease(9, "job:a")):
             assert told(connection) == ("job:a\njob:b", "9\n8")
         assert told(connection) == ("", "")
-
-
-# --- the token in the row itself -------------------------------------------------------------------------------------
-
-
-async def test_a_token_column_refuses_a_stale_update_of_its_row(engine: Engine, async_engine: AsyncEngine) -> None:
-    with Session(engine) as session:
-        session.add_all([Note(id=1, text="one"), Note(id=2, text="two", token=50)])
-        session.commit()
-
-    def change(id_: int, text_: str) -> Any:
-        return update(Note).where(Note.id == id_).values(text=text_)
-
-    with Session(engine) as session:
-        for token in (8, 8, 9):
-            fenced_update(session, change(1, f"of {token}"), Lease(token), column=Note.token)
-        session.commit()
-        with pytest.raises(StaleToken) as refused:
-            fenced_update(session, change(1, "late"), Lease(8), column=Note.token)
-        assert (refused.value.token, refused.value.highest) == (8, 9)
-        with pytest.raises(NotFound):
-            fenced_update(session, change(3, "none"), Lease(8), column=Note.token)
-        with pytest.raises(TypeError):
-            fenced_update(session, update(Note).values(text="all"), Lease(80), column=Note.token)
-        with pytest.raises(UnsafeConfiguration):
-            fenced_update(session, update(Note).where(Note.id > 0).values(token=None), Lease(80), column=Note.token)
-    async with AsyncSession(async_engine) as asynchronous:
-        with pytest.raises(StaleToken):
-            await fenced_update(asynchronous, change(2, "late"), Lease(49), column=Note.token)
-        await fenced_update(asynchronous, change(2, "of 51"), Lease(51), column=Note.token)
-        await asynchronous.commit()
-    assert texts(engine) == ["of 9", "of 51"]
-    assert Base.metadata.tables.keys() == {"notes"}
-
-
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
-def test_a_token_column_tells_who_has_read_its_row_before_that_a_newer_holder_came(engine: Engine) -> None:
-    with Session(engine) as session:
-        session.add(Note(id=1, text="old"))
-        session.commit()
-    change = update(Note).where(Note.id == 1)
-    with Session(engine) as session, Session(engine) as newer:
-        assert session.scalars(select(Note.text)).one() == "old"
-        fenced_update(newer, change.values(text="of 8"), Lease(8), column=Note.token)
-        newer.commit()
-        with pytest.raises(StaleToken):
-            fenced_update(session, change.values(text="stale"), Lease(7), column=Note.token)
-    assert texts(engine) == ["of 8"]
