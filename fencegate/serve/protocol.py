@@ -12,6 +12,7 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from fencegate.core.errors import InvalidRequest
+from fencegate.serve.outgoing import Outgoing
 from fencegate.serve.unchunked import unchunked
 from fencegate.serve.unswitched import Unswitched
 from fencegate.web import problem
@@ -102,9 +103,10 @@ class ShortWayProtocol(HttpToolsProtocol):
         self._answering = False
         self._stopping = False
         self._waiting = b""
+        self._broken = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(cast(asyncio.Transport, _OneWrite(transport, self.loop)))
+        super().connection_made(cast(asyncio.Transport, Outgoing(transport, self.loop, self._is_answered_early)))
         self._wait_until(self.loop.time() + self.timeout_keep_alive)
 
     def _framing(self) -> bytes:
@@ -148,6 +150,8 @@ class ShortWayProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
         if self._answering:
             self._waiting += data
             if len(self._waiting) > 65536:
@@ -194,10 +198,16 @@ class ShortWayProtocol(HttpToolsProtocol):
                 return
             self._refused = self.cycle.scope
             self.cycle.disconnected = True
+        self._broken = True
         _, body, _ = problem(InvalidRequest(msg))
         headers = b"".join(b"%b: %b\r\n" % header for header in [*self.server_state.default_headers, *_REFUSED])
         self.transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (STATUS_LINE[400], headers, len(body), body))
         self.transport.close()
+
+    def _is_answered_early(self) -> bool:
+        """Whether the answer went out before the request was there, so that its caller may still be sending."""
+        served = self.cycle is not None and self.cycle.response_complete
+        return self._broken or (served and self._in_message and not self._in_head)
 
     async def _unless_refused(self, scope: Any, receive: Any, send: Any) -> None:
         if scope is self._refused:
@@ -226,7 +236,7 @@ class ShortWayProtocol(HttpToolsProtocol):
         if reply.status != 204:
             headers.append((b"content-length", b"%d" % len(body)))
         lines = b"".join(b"%b: %b\r\n" % header for header in headers)
-        whole = cast(_OneWrite, self.transport)
+        whole = cast(Outgoing, self.transport)
         whole.write_whole(b"%b%b\r\n%b" % (STATUS_LINE[reply.status], lines, body))
         if self._stopping:
             self.transport.close()
@@ -241,43 +251,3 @@ class ShortWayProtocol(HttpToolsProtocol):
             self._stopping = True
         else:
             super().shutdown()
-
-
-class _OneWrite:
-    """A transport that holds back the head of an answer until its body comes, or this turn of the loop ends.
-
-    uvicorn writes them one by one, and each write is a system call and a packet.
-    """
-
-    __slots__ = ("_head", "_loop", "_transport")
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._head: bytes | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        if self._head is not None:
-            data, self._head = self._head + data, None
-        elif data.startswith(b"HTTP/1.1 ") and data.endswith(b"\r\n\r\n"):
-            self._head = data
-            self._loop.call_soon(self._flush)
-            return
-        self._transport.write(data)
-
-    def write_whole(self, data: bytes) -> None:
-        """An answer that nothing follows, though it may look like a head."""
-        self._flush()
-        self._transport.write(data)
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        if self._head is not None:
-            head, self._head = self._head, None
-            self._transport.write(head)
