@@ -120,7 +120,7 @@ def test_a_statement_that_is_used_again_has_the_token_of_each_lease_and_its_own_
             session.commit()
             change = update(Both).where(Both.id == 1).values(one=99)  # the lease's token is what counts
             for column, tokens in ((Both.one, (7, 9)), (Both.other, (3, 4)), (Both.one, (99, 100))):
-                for token in tokens:
+                for token in (*tokens[:1] * 3, *tokens[1:] * 3):  # the second time it is another statement
                     fenced_update(session, change, Lease(token), column=column)
                 with pytest.raises(StaleToken):
                     fenced_update(session, change, Lease(tokens[0]), column=column)

@@ -26,11 +26,16 @@ def claims_of(leases: Sequence[Leases], lock_key: str | None, token: int | None)
         if lock_key is not None or token is not None:
             raise TypeError("fenced() takes leases, or lock_key and token; not both")
         if len(leases) == 1 and not isinstance(leases[0], Mapping):
-            return claims(((_fence_of(leases[0]), leases[0].token),))
+            return claim_of(leases[0])
         return claims(tuple((_fence_of(lease), lease.token) for lease in _each(leases)))
     if lock_key is None or token is None:
         raise TypeError("fenced() needs a lease, or both lock_key and token")
     return claims(((lock_key, token),))
+
+
+def claim_of(lease: Lease) -> Claims:
+    """The fence of this one alone."""
+    return claims(((_fence_of(lease), lease.token),))
 
 
 def ensure_held(leases: Sequence[Leases]) -> None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, overload
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import BindParameter, Connection, CursorResult, Update, bindparam, func, select
+from sqlalchemy import BindParameter, Connection, CursorResult, Update, bindparam, func, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.expression import ColumnElement
@@ -17,7 +17,7 @@ from sqlalchemy.util import immutabledict
 
 from fencegate.core.errors import NotFound, ResourceUnavailable, UnsafeConfiguration
 from fencegate.core.fence import admit
-from fencegate_adapters.sql.leases import Lease, claims_of
+from fencegate_adapters.sql.leases import Lease, claim_of
 
 PARAMETER = "fencegate_token"
 OF_OBJECTS: immutabledict[str, str | bool] = immutabledict(synchronize_session="fetch")
@@ -49,19 +49,20 @@ def fenced_update(
     Comparison and write are one statement, in whatever transaction the session is in. Raises StaleToken, or NotFound
     when there is no such row. A table has its marks in a column or in the fence table: never both.
     """
-    ((_, token),) = claims_of([lease], None, None)
-    if isinstance(session, AsyncSession | AsyncConnection):
-        return session.run_sync(_update, statement, int(token), column)
-    return _update(session, statement, int(token), column)
+    token = int(claim_of(lease).lowest)
+    if not isinstance(session, Session) and isinstance(session, AsyncSession | AsyncConnection):
+        return session.run_sync(_update, statement, token, column)
+    return _update(session, statement, token, column)
 
 
 def _update(session: Session | Connection, statement: Update, token: int, column: TokenColumn) -> CursorResult[Any]:
     if isinstance(session, Session) and (session.new or len(session.identity_map)):
         # One of these objects may be the row. It is told of values only, not of parameters.
-        guarded, how = _guarded(statement, column, token), OF_OBJECTS
+        guarded, parameters, how = _guarded(statement, column, token), None, OF_OBJECTS
     else:
-        guarded, how = _ready(statement, column), OF_NO_OBJECTS
-    result = session.execute(guarded, {PARAMETER: token}, execution_options=how)
+        guarded, parameters = _ready(statement, column, token)
+        how = OF_NO_OBJECTS
+    result = session.execute(guarded, parameters, execution_options=how)
     assert isinstance(result, CursorResult)
     if result.rowcount == 1:
         return result
@@ -90,24 +91,46 @@ def _forget_what_was_not_written(session: Session) -> None:
             session.expire(each)
 
 
-_known: WeakKeyDictionary[Update, tuple[TokenColumn, Update]] = WeakKeyDictionary()
+class _Ready(NamedTuple):
+    """What became of a caller's statement."""
+
+    column: TokenColumn
+    for_any: Update
+    """With the token as a parameter."""
+    token: int
+    """The last one."""
+    for_token: Update | None
+    """With that one in it, once it came again."""
 
 
-def _ready(statement: Update, column: TokenColumn) -> Update:
-    """The statement for whatever token; the same object for one that is used again, since that is what SQLAlchemy is
-    quick with."""
-    known = _known.get(statement)
-    if known is not None and known[0] is column:
-        return known[1]
-    guarded = _guarded(statement, column, _guard(column).token)
-    _known[statement] = column, guarded
-    return guarded
+_ready_made: WeakKeyDictionary[Update, _Ready] = WeakKeyDictionary()
 
 
-def _guarded(statement: Update, column: TokenColumn, marked: int | BindParameter[int]) -> Update:
+def _ready(statement: Update, column: TokenColumn, token: int) -> tuple[Update, dict[str, int] | None]:
+    """The statement to execute, and its parameters; the same object for one that is used again, since that is what
+    SQLAlchemy is quick with, and quicker without parameters. To build one costs more than a single update gains by it.
+    """
+    made = _ready_made.get(statement)
+    if made is None or made.column is not column:
+        made = _ready_made[statement] = _Ready(column, _guarded(statement, column, None), token, None)
+    elif made.token != token:
+        made = _ready_made[statement] = made._replace(token=token, for_token=None)
+    elif made.for_token is None:
+        made = _ready_made[statement] = made._replace(for_token=_guarded(statement, column, token))
+    if made.for_token is not None:
+        return made.for_token, None
+    return made.for_any, {PARAMETER: token}
+
+
+def _guarded(statement: Update, column: TokenColumn, token: int | None) -> Update:
+    """For this token; for that which comes as a parameter where there is none."""
     if statement.whereclause is None:
         raise TypeError("fenced_update() is for one row: the statement needs a where()")
-    return statement.where(_guard(column).is_passed).values({column: marked})
+    guard = _guard(column)
+    if token is None:
+        return statement.where(guard.is_passed).values({column: guard.token})
+    own = bindparam(PARAMETER, token, type_=column.type)
+    return statement.where(guard.mark <= own).values({column: own})
 
 
 class _Guard(NamedTuple):
@@ -121,5 +144,5 @@ class _Guard(NamedTuple):
 
 @lru_cache(1024)
 def _guard(column: TokenColumn) -> _Guard:
-    token, mark = bindparam(PARAMETER, type_=column.type), func.coalesce(column, 0)
+    token, mark = bindparam(PARAMETER, type_=column.type), func.coalesce(column, literal_column("0"))
     return _Guard(token, mark, mark <= token)
