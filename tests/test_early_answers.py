@@ -1,11 +1,16 @@
-"""Who is refused while still sending reads the answer to its end: a connection that is closed with bytes unread is reset,
-and the answer may be lost with it."""
+"""Who is refused while still sending reads the answer to its end: a connection that is closed with bytes unread is
+reset, and the answer may be lost with it."""
 
+import asyncio
 import socket
 import time
+from collections.abc import Callable
+from typing import cast
 
 import pytest
+import uvloop
 
+from fencegate.serve.outgoing import Outgoing
 from tests.resources.gateways import raw
 from tests.servers import Server
 
@@ -47,3 +52,45 @@ def test_a_head_of_many_headers_is_answered(server: Server) -> None:
     lines = b"".join(b"X-%d: 1\r\n" % number for number in range(10_000))
     for _ in range(50):
         assert raw(server, head + lines + b"\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+class _Early(asyncio.Protocol):
+    """Answers a caller who is gone, of whom not all is read yet."""
+
+    def __init__(self) -> None:
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.pause_reading()
+
+    def answer(self) -> None:
+        outgoing = Outgoing(self.transport, asyncio.get_running_loop(), lambda: True)
+        outgoing.write(b"an answer")
+        outgoing.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost.set_result(None)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
+def test_a_caller_who_is_gone_before_the_answer_leaves_no_connection_behind(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        theirs, ours = _connected()
+        ours.setblocking(False)
+        _, protocol = await loop.connect_accepted_socket(_Early, ours)
+        theirs.sendall(PIECE)
+        theirs.close()
+        protocol.answer()
+        await asyncio.wait_for(protocol.lost, 20)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(play())
+
+
+def _connected() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return socket.create_connection(listening.getsockname()), listening.accept()[0]

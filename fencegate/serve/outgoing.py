@@ -1,4 +1,4 @@
-"""What stands between uvicorn and a connection: an answer leaves in one piece, and reaches a caller who is still sending."""
+"""What stands between uvicorn and a connection: an answer leaves in one piece, and reaches who is still sending."""
 
 import asyncio
 from collections.abc import Callable
@@ -53,8 +53,12 @@ class Outgoing:
         if not self._is_answered_early():
             self._transport.close()
             return
+        try:
+            self._transport.write_eof()
+        except OSError:  # the caller is gone already; asyncio's own loop says so here, and would never close it
+            self._transport.close()
+            return
         self._listens_on = True
-        self._transport.write_eof()
         self._transport.resume_reading()
         self._loop.call_later(LISTEN_ON_S, self._transport.close)
 
