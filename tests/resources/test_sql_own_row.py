@@ -1,5 +1,6 @@
 """`fenced_update` on real databases of each kind: the mark in a column of the row itself."""
 
+import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator, Iterator
@@ -8,8 +9,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import BigInteger, Engine, select, update
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
 from fencegate.core.errors import NotFound, StaleToken, UnsafeConfiguration
 from fencegate.sql import fenced_update
@@ -109,6 +110,27 @@ def test_a_token_column_shows_the_update_to_the_objects_of_the_session(engine: E
         with pytest.raises(StaleToken):
             fenced_update(session, change.values(text="stale"), Lease(7), column=Note.token)
         assert note.text != "stale"
+    assert texts(engine) == ["of 8"]
+
+
+async def test_a_token_column_shows_the_update_to_the_objects_of_a_scoped_session(
+    engine: Engine, async_engine: AsyncEngine
+) -> None:
+    change = update(Note).where(Note.id == 1)
+    scope = scoped_session(sessionmaker(engine))
+    scope.add(Note(id=1, text="old"))
+    scope.commit()
+    note = scope.get_one(Note, 1)
+    fenced_update(scope, change.values(text="of 7"), Lease(7), column=Note.token)
+    assert (note.text, note.token) == ("of 7", 7)
+    scope.commit()
+    scope.remove()
+    scope_of_task = async_scoped_session(async_sessionmaker(async_engine), asyncio.current_task)
+    note = await scope_of_task.get_one(Note, 1)
+    await fenced_update(scope_of_task, change.values(text="of 8"), Lease(8), column=Note.token)
+    assert (note.text, note.token) == ("of 8", 8)
+    await scope_of_task.commit()
+    await scope_of_task.remove()
     assert texts(engine) == ["of 8"]
 
 

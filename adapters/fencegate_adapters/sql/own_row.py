@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, overload
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import BindParameter, Connection, CursorResult, Update, bindparam, func, literal_column, select
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import InstrumentedAttribute, Session, scoped_session
 from sqlalchemy.sql.expression import ColumnElement
 from sqlalchemy.util import immutabledict
 
@@ -23,19 +23,21 @@ PARAMETER = "fencegate_token"
 OF_OBJECTS: immutabledict[str, str | bool] = immutabledict(synchronize_session="fetch")
 OF_NO_OBJECTS: immutabledict[str, str | bool] = immutabledict(synchronize_session=False)
 
+Direct = Session | Connection
+Awaited = AsyncSession | AsyncConnection
 TokenColumn = InstrumentedAttribute[int] | InstrumentedAttribute[int | None] | ColumnElement[int]
 
 
 @overload
 def fenced_update(
-    session: Session | Connection, statement: Update, lease: Lease, *, column: TokenColumn
+    session: Direct | scoped_session[Session], statement: Update, lease: Lease, *, column: TokenColumn
 ) -> CursorResult[Any]: ...
 @overload
 def fenced_update(
-    session: AsyncSession | AsyncConnection, statement: Update, lease: Lease, *, column: TokenColumn
+    session: Awaited | async_scoped_session[AsyncSession], statement: Update, lease: Lease, *, column: TokenColumn
 ) -> Awaitable[CursorResult[Any]]: ...
 def fenced_update(
-    session: Session | Connection | AsyncSession | AsyncConnection,
+    session: Direct | Awaited | scoped_session[Session] | async_scoped_session[AsyncSession],
     statement: Update,
     lease: Lease,
     *,
@@ -50,12 +52,13 @@ def fenced_update(
     when there is no such row. A table has its marks in a column or in the fence table: never both.
     """
     token = int(claim_of(lease).lowest)
-    if not isinstance(session, Session) and isinstance(session, AsyncSession | AsyncConnection):
-        return session.run_sync(_update, statement, token, column)
-    return _update(session, statement, token, column)
+    within = session() if isinstance(session, scoped_session | async_scoped_session) else session
+    if not isinstance(within, Session) and isinstance(within, AsyncSession | AsyncConnection):
+        return within.run_sync(_update, statement, token, column)
+    return _update(within, statement, token, column)
 
 
-def _update(session: Session | Connection, statement: Update, token: int, column: TokenColumn) -> CursorResult[Any]:
+def _update(session: Direct, statement: Update, token: int, column: TokenColumn) -> CursorResult[Any]:
     if isinstance(session, Session) and (session.new or len(session.identity_map)):
         # One of these objects may be the row. It is told of values only, not of parameters.
         guarded, parameters, how = _guarded(statement, column, token), None, OF_OBJECTS
