@@ -332,6 +332,43 @@ async def test_an_object_that_vanished_stays_refused_until_it_is_restored_or_the
     await put(objects, KEY, FENCE, b"after", 9)
 
 
+async def test_an_object_that_was_restored_is_written_again_also_where_one_lock_guards_all(seaweed_url: str) -> None:
+    async with bucket_objects(seaweed_url, guard_template=JOB) as objects:
+        await put(objects, KEY, JOB, b"before", 7)
+        store = objects._blobs._once
+        frame = bytes(await (await store.get_async(PLACE.key)).bytes_async())
+        await objects._blobs.delete(PLACE.key)
+        assert await get(objects, KEY, JOB) is None
+        with pytest.raises(ResourceUnavailable, match="restore it"):
+            await put(objects, KEY, JOB, b"after", 7)
+        await store.put_async(PLACE.key, frame)
+        await put(objects, KEY, JOB, b"restored", 7)
+        assert await get(objects, KEY, JOB) == b"restored"
+
+
+async def test_a_look_from_before_the_first_write_does_not_make_the_object_a_lost_one(
+    seaweed_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bucket_objects(seaweed_url, guard_template=JOB) as objects:
+        look, looked, written = objects._blobs.get, asyncio.Event(), asyncio.Event()
+
+        async def late(key: str, first_bytes: int | None = None) -> Blob | None:
+            found = await look(key, first_bytes)
+            looked.set()
+            await written.wait()
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(objects._blobs, "get", late)
+            reading = asyncio.create_task(get(objects, KEY, JOB))
+            await looked.wait()
+        await put(objects, KEY, JOB, b"first", 7)
+        written.set()
+        assert await reading is None
+        await put(objects, KEY, JOB, b"second", 7)
+        assert await get(objects, KEY, JOB) == b"second"
+
+
 async def test_a_bucket_that_lost_its_record_is_not_taken_for_a_new_one(seaweed_url: str) -> None:
     async with bucket_objects(seaweed_url) as objects:
         await put(objects, KEY, FENCE, b"text", 7)

@@ -169,7 +169,9 @@ class Fenced:
     async def _current(self, place: Place, *, fresh: bool) -> tuple[Frame, Header]:
         """The frame, and its header as the record wants it. One that is missing is made, empty, and only then is the
         record read: so a floor that is raised at this moment either is seen here, or finds the frame."""
-        # A frame that is not known was mostly looked for just before, by `refuse_stale`.
+        # A frame that is not known was mostly looked for just before, by `refuse_stale`. One that is thought to be gone
+        # may have been restored, or was looked for before it was first written, by an answer that came late.
+        fresh = fresh or self._frames.gone(place) is not None
         found = await self._frames.load(place) if fresh else self._frames.known(place)
         for _ in range(TRIES):
             if found is not None:
