@@ -77,14 +77,15 @@ class Enforced(Generic[S]):
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    ) -> bool | None:
         self._entered, self._left = False, True
         self._noting(error)
         try:
             with self._noted(), self._judged(error):
-                self._block.__exit__(kind, error, traceback)
+                is_rollback: bool | None = self._block.__exit__(kind, error, traceback)
         finally:
             self._unwatch()  # what the session does from here on is behind no fence, and passes none
+        return is_rollback  # psycopg.Rollback is no error
 
     # --- with await ---
 
@@ -110,14 +111,15 @@ class Enforced(Generic[S]):
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    ) -> bool | None:
         self._entered, self._left = False, True
         self._noting(error)
         try:
             with self._noted(), self._judged(error):
-                await self._block.__aexit__(kind, error, traceback)
+                is_rollback: bool | None = await self._block.__aexit__(kind, error, traceback)
         finally:
             self._unwatch()
+        return is_rollback
 
     def __await__(self) -> Generator[Any, None, S]:
         return self.__aenter__().__await__()

@@ -243,6 +243,21 @@ async def test_an_async_connection_of_psycopg(postgresql: Database) -> None:
     await assert_fenced(work, postgresql)
 
 
+async def test_a_rollback_that_the_handler_raises_as_psycopg_has_it_is_no_error(postgresql: Database) -> None:
+    async def work(fence: Fence) -> None:
+        with psycopg.connect(postgresql.url) as connection, fence.enforce(connection):
+            connection.execute(INSERT)
+            raise psycopg.Rollback
+
+    async def async_work(fence: Fence) -> None:
+        async with await psycopg.AsyncConnection.connect(postgresql.url) as connection, fence.enforce(connection):
+            await connection.execute(INSERT)
+            raise psycopg.Rollback
+
+    assert [await put(work, 7), await put(async_work, 7)] == [[204], [204]]
+    assert postgresql.fetch("SELECT note FROM notes") == []
+
+
 async def test_a_connection_of_psycopg_without_a_block_is_rolled_back_and_never_answered_as_done(
     postgresql: Database,
 ) -> None:
