@@ -19,6 +19,10 @@ from fencegate.core.errors import FencegateError, UnsafeConfiguration
 S = TypeVar("S")
 
 _COMMITS = ("commit", "commit_twophase")
+_DONE_BY = ("_commit_impl", "_commit_twophase_impl")
+"""The methods of a connection that do that."""
+_TOLD = "fencegate_told"
+"""Among the attributes of a connection: who is told of commits that succeeded."""
 
 _COMMITTED_BY_CALLER = (Session, Connection, AsyncSession, AsyncConnection)
 _FORGOTTEN = "fence.enforce(…) of an async session or connection is awaited, or entered by `async with`; it was neither"
@@ -209,11 +213,15 @@ class Enforced(Generic[S]):
     def _watch(self) -> None:
         for target, name, listener in self._outcomes():
             event.listen(target, name, listener)  # after the fence's own, which raises when stale
+        if isinstance(ours := self._sync(), Connection):
+            _tell(ours, self._committed)
 
     def _unwatch(self) -> None:
         for target, name, listener in self._outcomes():
             if event.contains(target, name, listener):
                 event.remove(target, name, listener)
+        if isinstance(ours := self._sync(), Connection):
+            _tell_no_more(ours, self._committed)
         for connection in self._begun:
             for name in _COMMITS:
                 event.remove(connection, name, self._committing)
@@ -223,7 +231,7 @@ class Enforced(Generic[S]):
         target = self._sync()
         if isinstance(target, Session):
             return [(target, "after_begin", self._passed), (target, "after_commit", self._committed)]
-        return [] if target is None else [(target, "commit", self._committing), (target, "commit", self._committed)]
+        return [] if target is None else [(target, name, self._committing) for name in _COMMITS]
 
     def _passed(self, _session: Session, _transaction: object, connection: Connection) -> None:
         self._block.check_open()  # in PostgreSQL it may be planned only, to go along with a first statement
@@ -291,3 +299,28 @@ class Enforced(Generic[S]):
 def _beginnings(target: Session | Connection) -> tuple[str, ...]:
     """A session has begun nevertheless, and if that was swallowed, it is not told again before the commit."""
     return ("after_begin", "before_commit") if isinstance(target, Session) else ("begin",)
+
+
+def _tell(connection: Connection, told: Callable[[], None]) -> None:
+    """Of commits that succeeded: the events of a connection come before the COMMIT, and none comes after it."""
+    known = vars(connection)
+    if _TOLD not in known:
+        known |= {name: _telling(connection, getattr(connection, name)) for name in _DONE_BY}
+    known[_TOLD] = (*known.get(_TOLD, ()), told)
+
+
+def _tell_no_more(connection: Connection, told: Callable[[], None]) -> None:
+    known = vars(connection)
+    known[_TOLD] = tuple(another for another in known.get(_TOLD, ()) if another != told)
+    if not known[_TOLD]:
+        for name in (_TOLD, *_DONE_BY):
+            known.pop(name, None)
+
+
+def _telling(connection: Connection, commit: Callable[..., None]) -> Callable[..., None]:
+    def commit_and_tell(*given: Any) -> None:
+        commit(*given)
+        for told in vars(connection)[_TOLD]:
+            told()
+
+    return commit_and_tell

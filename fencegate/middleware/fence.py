@@ -70,6 +70,7 @@ class Fence:
 
     def committing(self) -> None:
         """A transaction behind it is about to be committed; without more news, nobody knows whether it was."""
+        self._was_in_doubt |= self.is_in_doubt
         self.is_in_doubt = True
 
     def committed(self) -> None:

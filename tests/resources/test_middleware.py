@@ -13,7 +13,7 @@ import httpx
 import pytest
 from fastapi import Depends, FastAPI
 from flask import Flask
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -54,7 +54,7 @@ def notes(engine: Engine) -> list[str]:
         return list(connection.execute(text("SELECT note FROM notes")).scalars())
 
 
-def add(session: Session, note: str = "n") -> None:
+def add(session: Session | Connection, note: str = "n") -> None:
     session.execute(text("INSERT INTO notes VALUES (:note)"), {"note": note})
 
 
@@ -422,6 +422,77 @@ def test_a_commit_of_the_handlers_own_that_failed_is_told_as_unknown_and_not_as_
     answer = behind(work)(headers=TOKEN)
     assert (answer.status_code, answer.json()["outcome"]) == (503, "unknown")
     impatient.dispose()
+
+
+@both
+@pytest.mark.parametrize("swallowed", [False, True], ids=["raised", "swallowed"])
+def test_a_commit_of_a_connection_that_failed_is_told_as_unknown_and_its_mark_is_not_told(
+    behind: Callable[..., Send], tmp_path: Path, *, swallowed: bool
+) -> None:
+    impatient = create_engine(f"sqlite:///{tmp_path / 'app.db'}", connect_args={"timeout": 0.1})
+    with impatient.begin() as connection:
+        connection.execute(text("CREATE TABLE notes (note TEXT)"))
+
+    def work(fence: Fence) -> None:
+        with impatient.connect() as reader, impatient.connect() as connection:
+            fence.enforce(connection)
+            connection.execute(text("INSERT INTO notes VALUES ('n')"))
+            reader.exec_driver_sql("BEGIN")
+            reader.exec_driver_sql("SELECT * FROM notes")
+            with contextlib.suppress(OperationalError) if swallowed else contextlib.nullcontext():
+                connection.commit()
+
+    claimable(impatient).claim("job:x", 1)
+    answer = behind(work)(headers=TOKEN)
+    assert (answer.status_code, answer.json()["outcome"]) == (503, "unknown")
+    assert "fencing-token-highest" not in answer.headers
+    impatient.dispose()
+
+
+@both
+def test_a_commit_of_a_connection_that_failed_stays_in_doubt_when_a_later_one_is_refused(
+    behind: Callable[..., Send], tmp_path: Path
+) -> None:
+    impatient = create_engine(f"sqlite:///{tmp_path / 'app.db'}", connect_args={"timeout": 0.1})
+
+    def work(fence: Fence) -> None:
+        with impatient.connect() as reader, impatient.connect() as connection:
+            fence.enforce(connection)
+            reader.exec_driver_sql("BEGIN")
+            reader.exec_driver_sql("SELECT * FROM fencegate_fences")
+            with pytest.raises(OperationalError, match="locked"):
+                connection.commit()
+            reader.rollback()
+            connection.rollback()
+            claimable(impatient).claim("job:x", 8)
+            connection.execute(text("SELECT 1"))
+
+    claimable(impatient).claim("job:x", 1)
+    answer = behind(work)(headers=TOKEN)
+    assert (answer.status_code, answer.json()["outcome"]) == (503, "unknown")
+    impatient.dispose()
+
+
+@both
+def test_a_connection_that_commits_twice_is_told_of_both_and_left_as_it_was(
+    behind: Callable[..., Send], engine: Engine
+) -> None:
+    with engine.connect() as connection:
+        before = set(vars(connection))
+
+        def work(fence: Fence) -> None:
+            fence.enforce(connection)
+            add(connection)
+            connection.commit()
+            with fence.enforce(connection):
+                add(connection)
+            add(connection)
+            connection.commit()
+
+        answer = behind(work)(headers=TOKEN)
+        assert (answer.status_code, answer.headers["fencing-token-highest"]) == (200, "7")
+        assert not {name for name in set(vars(connection)) - before if "commit" in name or "told" in name}
+    assert notes(engine) == ["n", "n", "n"]
 
 
 @both
