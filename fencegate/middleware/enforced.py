@@ -66,8 +66,8 @@ class Enforced(Generic[S]):
         self._is_async = hasattr(self._session, "__aenter__")
         self._entered = False
         self._left = False
-        self._begun: list[Connection] = []
-        """The connections of a session that passed."""
+        self._heard: list[Connection] = []
+        """Those whose commits are told: the connection itself, or those of a session that passed."""
         self._is_committing = False
         self._begin()
 
@@ -211,45 +211,42 @@ class Enforced(Generic[S]):
         return session if isinstance(session, Session | Connection) else None
 
     def _watch(self) -> None:
-        for target, name, listener in self._outcomes():
-            event.listen(target, name, listener)  # after the fence's own, which raises when stale
-        if isinstance(ours := self._sync(), Connection):
-            _tell(ours, self._committed)
-
-    def _unwatch(self) -> None:
-        for target, name, listener in self._outcomes():
-            if event.contains(target, name, listener):
-                event.remove(target, name, listener)
-        if isinstance(ours := self._sync(), Connection):
-            _tell_no_more(ours, self._committed)
-        for connection in self._begun:
-            for name in _COMMITS:
-                event.remove(connection, name, self._committing)
-        self._begun = []
-
-    def _outcomes(self) -> list[tuple[Session | Connection, str, Callable[..., None]]]:
         target = self._sync()
         if isinstance(target, Session):
-            return [(target, "after_begin", self._passed), (target, "after_commit", self._committed)]
-        return [] if target is None else [(target, name, self._committing) for name in _COMMITS]
+            event.listen(target, "after_begin", self._passed)  # after the fence's own, which raises when stale
+        elif target is not None:
+            self._hear(target)
+
+    def _unwatch(self) -> None:
+        target = self._sync()
+        if isinstance(target, Session) and event.contains(target, "after_begin", self._passed):
+            event.remove(target, "after_begin", self._passed)
+        for connection in self._heard:
+            for name in _COMMITS:
+                event.remove(connection, name, self._committing)
+            _tell_no_more(connection, self._committed)
+        self._heard = []
 
     def _passed(self, _session: Session, _transaction: object, connection: Connection) -> None:
         self._block.check_open()  # in PostgreSQL it may be planned only, to go along with a first statement
         self._fence.passed()
         self._is_committing = False
-        if not event.contains(connection, "commit", self._committing):
+        self._hear(connection)
+
+    def _hear(self, connection: Connection) -> None:
+        if connection not in self._heard:
             for name in _COMMITS:
                 event.listen(connection, name, self._committing)
-            self._begun = [*(each for each in self._begun if not each.closed), connection]
+            _tell(connection, self._committed)
+            self._heard = [*(each for each in self._heard if not each.closed), connection]
 
     def _committing(self, *_: object) -> None:
         self._is_committing = True
         self._fence.committing()
 
-    def _committed(self, *_: object) -> None:
-        if self._is_committing:  # a session says so of nothing, too
-            self._is_committing = False
-            self._fence.committed()
+    def _committed(self) -> None:
+        self._is_committing = False
+        self._fence.committed()
 
     @contextlib.contextmanager
     def _judged(self, error: BaseException | None) -> Generator[None, None, None]:

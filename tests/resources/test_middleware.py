@@ -474,6 +474,21 @@ def test_a_commit_of_a_connection_that_failed_stays_in_doubt_when_a_later_one_is
 
 
 @both
+def test_a_session_whose_connection_is_committed_by_the_handler_leaves_nothing_in_doubt(
+    behind: Callable[..., Send], engine: Engine
+) -> None:
+    def work(fence: Fence) -> None:
+        with engine.connect() as connection, Session(connection) as session:
+            fence.enforce(session)
+            add(session)
+            connection.commit()
+
+    answer = behind(work)(headers=TOKEN)
+    assert (answer.status_code, answer.headers["fencing-token-highest"]) == (200, "7")
+    assert notes(engine) == ["n"]
+
+
+@both
 def test_a_connection_that_commits_twice_is_told_of_both_and_left_as_it_was(
     behind: Callable[..., Send], engine: Engine
 ) -> None:
