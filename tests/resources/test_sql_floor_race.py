@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -19,6 +20,8 @@ from fencegate_adapters.sql.homes import prepare
 from fencegate_adapters.sql.rows import RowsResource
 from tests.eventually import eventually_sync
 from tests.real.postgres import PostgresServer
+from tests.resources.databases import make_database
+from tests.resources.sql_notes import engine_of, somebody_waits
 
 _numbers = itertools.count()
 
@@ -75,6 +78,30 @@ async def test_a_write_through_the_gateway_that_waits_while_a_floor_is_raised_is
             await late
     assert refused.value.highest == 90
     await rows.close()
+
+
+def test_a_holder_that_waits_in_mariadb_while_a_floor_is_raised_is_refused_and_not_given_up_on_as_a_deadlock(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    database = make_database("mariadb", request, tmp_path)
+    engine = engine_of(database)
+
+    def write() -> None:
+        with engine.connect() as connection, fenced(connection, lock_key="job:a", token=33):
+            connection.execute(text("SELECT 1"))
+
+    write()
+    database.execute("INSERT INTO fencegate_resources VALUES ('r', 'g', 'f', 'enforce', 1)")
+    with engine.connect() as raiser, ThreadPoolExecutor(1) as threads:
+        dialect_of("mysql").keep_out(raiser)
+        late = threads.submit(write)
+        eventually_sync(lambda: somebody_waits(database) or late.done())
+        raiser.execute(text("UPDATE fencegate_resources SET floor = 90"))
+        raiser.commit()
+        with pytest.raises(StaleToken) as refused:
+            late.result(30)
+    assert refused.value.highest == 90
+    engine.dispose()
 
 
 def test_one_who_stands_still_while_he_raises_a_floor_is_ended_by_the_database(

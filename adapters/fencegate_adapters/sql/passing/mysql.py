@@ -14,11 +14,14 @@ from fencegate_adapters.sql.passing.steps import Ask, Steps
 # Into the variables that the triggers of `fencegate protect` look at; they outlive the transaction, see `after`. By the
 # last they know that the fence was passed: else they would ask for the row alone, and so would all who share it. The
 # answer to such a statement tells the driver besides whether there is a transaction, which that to a plain one doesn't.
+# The floors are looked at for a row of the fences, and so behind it: who raises a floor locks them in this order, and a
+# holder that came meanwhile would be given up on as a deadlock.
 _SHARE = """
 SELECT :named, :locks, CONCAT(:token, ' ', :key) INTO @fencegate_token, @fencegate_lock, @fencegate_passed
-FROM fencegate_fences WHERE lock_key = UNHEX(:key) AND mode = 'enforce' AND token = :token
+FROM fencegate_fences AS fence WHERE lock_key = UNHEX(:key) AND mode = 'enforce' AND token = :token
     AND token >= (
-        SELECT coalesce(max(floor), 0) FROM fencegate_resources WHERE left(name, 8) <> 'protect:' LOCK IN SHARE MODE
+        SELECT coalesce(max(floor), 0) FROM fencegate_resources
+        WHERE left(name, 8) <> 'protect:' AND fence.token > 0 LOCK IN SHARE MODE
     )
 LOCK IN SHARE MODE
 """
@@ -28,9 +31,11 @@ INSERT INTO fencegate_fences (lock_key, mode, token) VALUES (UNHEX(:key), 'enfor
 ON DUPLICATE KEY UPDATE token = GREATEST(token, VALUES(token))
 """
 _LOOK = """
-SELECT token,
-    (SELECT coalesce(max(floor), 0) FROM fencegate_resources WHERE left(name, 8) <> 'protect:' LOCK IN SHARE MODE)
-FROM fencegate_fences WHERE lock_key = UNHEX(:key) AND mode = 'enforce' LOCK IN SHARE MODE
+SELECT token, (
+    SELECT coalesce(max(floor), 0) FROM fencegate_resources
+    WHERE left(name, 8) <> 'protect:' AND fence.token > 0 LOCK IN SHARE MODE
+)
+FROM fencegate_fences AS fence WHERE lock_key = UNHEX(:key) AND mode = 'enforce' LOCK IN SHARE MODE
 """
 _FORGET = "SET @fencegate_token = NULL, @fencegate_lock = NULL"
 
