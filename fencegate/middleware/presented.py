@@ -147,7 +147,8 @@ class Presented:
 
     def _standing(self) -> FencegateError | None:
         """The refusal that no later attempt overcame; a COMMIT of the handler's own that failed is one, too."""
-        if self._refusal is None and self.fence is not None and self.fence.is_in_doubt:
+        denied = self._refusal is not None and _denies(self._refusal)
+        if not denied and self.fence is not None and self.fence.is_in_doubt:
             return ResourceUnavailable("the database failed while it committed", outcome="unknown")
         return self._refusal
 

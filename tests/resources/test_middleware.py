@@ -540,6 +540,32 @@ def test_a_commit_that_failed_and_that_the_handler_swallows_is_not_told_as_done(
 
 
 @both
+def test_a_commit_that_failed_is_not_told_as_done_when_the_next_attempt_could_not_reach_the_fence(
+    behind: Callable[..., Send], tmp_path: Path
+) -> None:
+    impatient = create_engine(f"sqlite:///{tmp_path / 'app.db'}", connect_args={"timeout": 0.1})
+    claimable(impatient).claim("job:x", 1)
+
+    def work(fence: Fence) -> None:
+        with impatient.connect() as reader, Session(impatient) as session:
+            fence.enforce(session)
+            reader.exec_driver_sql("BEGIN")
+            reader.exec_driver_sql("SELECT * FROM fencegate_fences")
+            with pytest.raises(OperationalError, match="locked"):
+                session.commit()
+            session.rollback()
+            reader.rollback()
+            reader.exec_driver_sql("BEGIN IMMEDIATE")
+            with pytest.raises(ResourceUnavailable) as unreached:
+                fence.enforce(Session(impatient))
+            assert unreached.value.outcome == "not-written"
+
+    answer = behind(work)(headers=TOKEN)
+    assert (answer.status_code, answer.json().get("outcome")) == (503, "unknown")
+    impatient.dispose()
+
+
+@both
 def test_a_constraint_that_is_judged_at_the_commit_leaves_nothing_in_doubt(
     behind: Callable[..., Send], engine: Engine
 ) -> None:
