@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, event, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
@@ -19,6 +20,7 @@ from fencegate.core.errors import ResourceUnavailable, StaleToken, UnsafeConfigu
 from fencegate.sql import fenced
 from fencegate.sync import connect
 from fencegate_adapters.sql import RowsResource
+from fencegate_adapters.sql.passage import _QUICKLY
 from fencegate_adapters.sql.protect import install
 from fencegate_adapters.sql.protect.wanted import Wanted, table_name
 from tests.eventually import eventually_sync
@@ -443,6 +445,29 @@ async def test_a_task_that_is_cancelled_while_it_waits_for_the_fence_gives_its_c
         assert only.pool.checkedout() == 0
     await write("second")
     assert texts(engine) == ["first", "second"]
+    await only.dispose()
+
+
+async def test_a_task_that_is_cancelled_at_the_fence_in_sqlite_ends_as_cancelled_and_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(_QUICKLY, "aiosqlite")  # the way of several statements, as when a mark is raised
+    url = f"sqlite+aiosqlite:///{tmp_path / 'data.db'}"
+    only = create_async_engine(url, pool_size=1, max_overflow=0, pool_timeout=5, connect_args={"timeout": 1})
+
+    async def write(token: int) -> None:
+        async with AsyncSession(only) as session, fenced(session, Lease(token)):
+            await session.execute(select(1))
+
+    await write(7)
+    with contextlib.closing(sqlite3.connect(tmp_path / "data.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.create_task(write(8))
+        await asyncio.sleep(0.2)
+        waiting.cancel()
+        (ended,) = await asyncio.gather(waiting, return_exceptions=True)
+    assert isinstance(ended, asyncio.CancelledError)  # and is still told of, with all that it has
+    await write(9)
     await only.dispose()
 
 

@@ -1,5 +1,6 @@
 """Carries out statements on a connection of SQLAlchemy, by its driver's own cursor: that is many times quicker."""
 
+import contextlib
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -47,7 +48,12 @@ class Runner:
                 None, None, error, self._connection.dialect.loaded_dbapi.Error, connection_invalidated=False
             ) from error
         except BaseException as error:  # a task that is cancelled: nobody may meet an answer that was not read
+            # Before the connection, which SQLite does not close while a cursor has a statement, and goes on with its
+            # transaction; and behind it that would be an error, which hides this one.
+            with contextlib.suppress(Exception):
+                cursor.close()
             self._connection.invalidate(error)
             raise
         finally:
-            cursor.close()
+            if not self._connection.invalidated:
+                cursor.close()
