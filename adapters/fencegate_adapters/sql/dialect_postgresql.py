@@ -70,7 +70,7 @@ class PostgresqlDialect:
             threshold = None if prepare is None else int(str(prepare))
             engine = create_engine(
                 url.set(drivername="postgresql+psycopg", query=query),
-                connect_args={**arguments, "prepare_threshold": threshold},
+                connect_args={**arguments, "client_encoding": "utf8", "prepare_threshold": threshold},
                 isolation_level="READ COMMITTED",
                 pool_size=connections,
                 max_overflow=0,
