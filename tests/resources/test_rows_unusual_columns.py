@@ -271,3 +271,12 @@ async def test_a_character_is_kept_or_refused_whatever_the_encoding_of_the_datab
         assert (await patch(rows, {"t": "ö"}))["t"] == "ö"
     finally:
         await rows.close()
+
+
+@on("postgresql")
+async def test_a_row_that_no_partition_takes_is_refused_by_what_the_database_says(
+    database: Database, opened: Opens
+) -> None:
+    rows = await opened(database, "id INTEGER PRIMARY KEY, n INTEGER) PARTITION BY RANGE (id")
+    with pytest.raises(InvalidInput, match="no partition"):
+        await put(rows, {"n": 1})

@@ -143,7 +143,7 @@ class PostgresqlDialect:
         if state == "23505":
             columns = _columns(said.message_detail)
             return InvalidInput(columns[0], f"another row has the same {' and '.join(columns)}")
-        if state in ("23514", "23P01"):
+        if state in ("23514", "23P01") and said.constraint_name:  # a row that no partition takes has none
             return InvalidInput("row", f"does not satisfy the constraint {said.constraint_name!r} of the table")
         if state == "23503":
             return InvalidInput("row", "names a row of another table that is not there, or is named by one")
