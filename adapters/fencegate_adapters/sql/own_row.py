@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import BindParameter, Connection, CursorResult, Update, bindparam, func, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.sql.elements import Grouping
 from sqlalchemy.sql.expression import ColumnElement
 from sqlalchemy.util import immutabledict
 
@@ -128,9 +129,14 @@ def _guarded(statement: Update, column: TokenColumn, token: int | None) -> Updat
         raise TypeError("fenced_update() is for one row: the statement needs a where()")
     guard = _guard(column)
     if token is None:
-        return statement.where(guard.is_passed).values({column: guard.token})
-    own = bindparam(PARAMETER, token, type_=column.type)
-    return statement.where(guard.mark <= own).values({column: own})
+        guarded = statement.where(guard.is_passed).values({column: guard.token})
+    else:
+        own = bindparam(PARAMETER, token, type_=column.type)
+        guarded = statement.where(guard.mark <= own).values({column: own})
+    # SQLAlchemy puts a text as it is beside the others: `id = 1 OR id = 2 AND …` would let a stale token pass.
+    *given, ours = guarded._where_criteria
+    guarded._where_criteria = (*map(Grouping, given), ours)
+    return guarded
 
 
 class _Guard(NamedTuple):
