@@ -151,3 +151,16 @@ def test_the_mark_is_compared_whatever_text_the_condition_of_the_statement_is(
             session.get(Note, 1)
             with pytest.raises(StaleToken):
                 fenced_update(session, late, Lease(49), column=Note.token)
+
+
+def test_a_statement_that_returns_rows_is_refused_before_it_is_executed(engine: Engine) -> None:
+    with Session(engine) as session:
+        session.add(Note(id=1, text="old", token=1))
+        session.commit()
+    change = update(Note).where(Note.id == 1).values(text="new").returning(Note.text)
+    with Session(engine) as session, pytest.raises(TypeError, match="returning"):
+        fenced_update(session, change, Lease(8), column=Note.token)
+    with engine.begin() as connection:
+        with pytest.raises(TypeError, match="returning"):
+            fenced_update(connection, change, Lease(8), column=Note.token)
+        assert connection.scalar(select(Note.text)) == "old"

@@ -127,6 +127,8 @@ def _guarded(statement: Update, column: TokenColumn, token: int | None) -> Updat
     """For this token; for that which comes as a parameter where there is none."""
     if statement.whereclause is None:
         raise TypeError("fenced_update() is for one row: the statement needs a where()")
+    if statement.returning_column_descriptions:  # the rows would have to be read before their number is known
+        raise TypeError("fenced_update() counts what was changed, and can't with returning(): read the row afterwards")
     guard = _guard(column)
     if token is None:
         guarded = statement.where(guard.is_passed).values({column: guard.token})
