@@ -12,6 +12,7 @@ from fencegate.core.errors import InvalidInput, UnsafeConfiguration
 from fencegate_adapters.sql.far_times import tell_far_times
 from fencegate_adapters.sql.passing import Ask
 from fencegate_adapters.sql.runner import Runner, driver_of
+from fencegate_adapters.sql.strings import check_strings
 
 IDLE_MS = 30_000
 """How long a transaction of ours may say nothing before the database ends it: one that was stopped lets go then."""
@@ -83,6 +84,7 @@ class PostgresqlDialect:
         return engine
 
     def check(self, connection: Connection) -> None:
+        check_strings(driver_of(connection))
         version, standby, *durable = connection.exec_driver_sql(_SETTINGS).one()
         if version < _OLDEST:
             raise UnsafeConfiguration(f"PostgreSQL {version // 10000} is too old: 13 or newer is needed")
