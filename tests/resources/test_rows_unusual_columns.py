@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fencegate.core.errors import InvalidInput, UnsafeConfiguration
+from fencegate.core.errors import InvalidInput, ResourceUnavailable, UnsafeConfiguration
 from fencegate.core.ports import Row, RowWrite
 from fencegate_adapters.sql import RowsResource
 from fencegate_adapters.sql.plain import PlainPatches
@@ -280,3 +280,16 @@ async def test_a_row_that_no_partition_takes_is_refused_by_what_the_database_say
     rows = await opened(database, "id INTEGER PRIMARY KEY, n INTEGER) PARTITION BY RANGE (id")
     with pytest.raises(InvalidInput, match="no partition"):
         await put(rows, {"n": 1})
+
+
+@on("postgresql")
+async def test_a_row_with_json_that_is_nested_too_deeply_is_told_as_unreadable(
+    database: Database, opened: Opens
+) -> None:
+    rows = await opened(database, "id INTEGER PRIMARY KEY, j JSON, n INTEGER")
+    database.execute(f"INSERT INTO odd (id, j) VALUES (7, '{'[' * 3000}{']' * 3000}')")
+    with pytest.raises(ResourceUnavailable, match="odd holds a value"):
+        await rows.read(("7",), FENCE)
+    with pytest.raises(ResourceUnavailable) as refused:
+        await patch(rows, {"n": 3})
+    assert refused.value.outcome == "not-written"
