@@ -293,3 +293,12 @@ async def test_a_row_with_json_that_is_nested_too_deeply_is_told_as_unreadable(
     with pytest.raises(ResourceUnavailable) as refused:
         await patch(rows, {"n": 3})
     assert refused.value.outcome == "not-written"
+
+
+@on("postgresql")
+async def test_times_are_read_whatever_style_of_dates_the_role_has(database: Database, opened: Opens) -> None:
+    database.url += "%20-cdatestyle%3DGerman"
+    rows = await opened(database, "id INTEGER PRIMARY KEY, d DATE, t TIMESTAMPTZ, n INTEGER")
+    times = {"d": "2024-02-01", "t": "2024-02-01T10:00:00Z"}
+    assert (await put(rows, times)).items() >= times.items()
+    assert (await patch(rows, {"n": 3})).items() >= times.items()

@@ -80,6 +80,7 @@ class PostgresqlDialect:
             )
         except (ValueError, ArgumentError):
             raise UnsafeConfiguration("the URL of a PostgreSQL resource can't be read") from None
+        event.listen(engine, "connect", _tell_times)
         event.listen(engine, "connect", tell_far_times)
         return engine
 
@@ -151,6 +152,14 @@ class PostgresqlDialect:
             return InvalidInput("row", "names a row of another table that is not there, or is named by one")
         primary = said.message_primary if said is not None else None
         return InvalidInput("row", f"is refused by the database ({str(primary or error.orig)[:200]})")
+
+
+def _tell_times(driver: Any, _record: object) -> None:
+    """The driver can't read them in any other style. A pooler keeps the style with its client."""
+    style = driver.pgconn.parameter_status(b"DateStyle")
+    if style is not None and not style.startswith(b"ISO"):
+        driver.execute("SET datestyle = 'ISO'")
+        driver.commit()
 
 
 def _wait(connection: Connection) -> dict[str, str]:
