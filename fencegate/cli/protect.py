@@ -7,6 +7,7 @@ import typer
 from rich.markup import escape
 
 from fencegate.cli.options import err, out
+from fencegate.core.token import MAX_TOKEN
 
 if TYPE_CHECKING:
     from fencegate_adapters.sql.protect.plan import Plan
@@ -22,7 +23,8 @@ def protect(
         str, typer.Option(metavar="TEMPLATE", help="The lock that guards a row, of {table}, {key} and key columns.")
     ] = "{table}:{key}",
     floor: Annotated[
-        int | None, typer.Option(metavar="VALUE", min=1, help="Nothing below this token is accepted any more.")
+        int | None,
+        typer.Option(metavar="VALUE", min=1, max=MAX_TOKEN, help="Nothing below this token is accepted any more."),
     ] = None,
     allow_gaps: Annotated[
         bool, typer.Option("--allow-gaps", help="Protect it although some writes can go round the triggers.")

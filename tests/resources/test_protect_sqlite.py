@@ -417,6 +417,7 @@ def test_bad_usage_is_told_and_nothing_is_done(database: Database, command: Comm
         (("v", "--key", "id"), "is a view"),
         (("t", "--key", "nothing"), "has no column"),
         (("other.t", "--key", "id"), "another file"),
+        (("t", "--key", "id", "--floor", str(2**63)), "--floor"),
     ):
         assert said in command(*arguments, code=2).err
     assert installed(database) == []

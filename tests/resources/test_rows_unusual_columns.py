@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from fencegate.core.errors import InvalidInput
+from fencegate.core.errors import InvalidInput, ResourceUnavailable, UnsafeConfiguration
 from fencegate.core.ports import Row, RowWrite
 from fencegate_adapters.sql import RowsResource
 from fencegate_adapters.sql.plain import PlainPatches
-from tests.resources.databases import Database, make_database
+from tests.resources.databases import Database, Postgresql, make_database
 
 FENCE = "job:rebuild"
 
@@ -210,3 +211,94 @@ async def test_a_time_beyond_a_day_is_told_as_it_is(database: Database, opened: 
     assert (await put(rows, {"at": "00:00:01", "fine": "23:59:59.000001"}))["fine"] == "23:59:59.000001"
     with pytest.raises(InvalidInput, match="a time of day"):
         await put(rows, {"at": "26:30:05"})
+
+
+@on("postgresql", "mariadb")
+@pytest.mark.parametrize("kind", ["BOOLEAN", "DOUBLE PRECISION"])
+async def test_a_key_that_no_text_can_spell_is_refused_when_the_resource_is_opened(
+    database: Database, opened: Opens, kind: str
+) -> None:
+    with pytest.raises(UnsafeConfiguration, match="can't be part of a key"):
+        await opened(database, f"id {kind} PRIMARY KEY, n INTEGER")
+
+
+@on("mariadb")
+async def test_an_unsigned_number_of_64_bits_comes_back_as_it_went(database: Database, opened: Opens) -> None:
+    rows = await opened(database, "id INTEGER PRIMARY KEY, n BIGINT UNSIGNED, s BIGINT")
+    assert (await put(rows, {"n": "18446744073709551615"}))["n"] == "18446744073709551615"
+    for column, value in (("n", "18446744073709551616"), ("n", -1), ("s", "9223372036854775808")):
+        with pytest.raises(InvalidInput, match="64 bits"):
+            await patch(rows, {column: value})
+
+
+@on("mariadb")
+async def test_a_key_beyond_the_character_set_of_its_column_is_the_senders_mistake(
+    database: Database, opened: Opens
+) -> None:
+    rows = await opened(database, "id VARCHAR(20) CHARACTER SET latin1 PRIMARY KEY, n INTEGER")
+    await put(rows, {})
+    with pytest.raises(InvalidInput, match="character set"):
+        await rows.read(("中",), FENCE)
+    beside = rows.write(FENCE, 7, [RowWrite("patch", ("7",), {"n": 3})])
+    wrong = rows.write(FENCE, 7, [RowWrite("put", ("中",), {"n": 3})])
+    done, refused = await asyncio.gather(beside, wrong, return_exceptions=True)
+    assert isinstance(refused, InvalidInput)
+    assert not isinstance(done, BaseException)
+
+
+@on("postgresql")
+@pytest.mark.parametrize(("encoding", "takes_all"), [("LATIN1", False), ("SQL_ASCII", True)])
+async def test_a_character_is_kept_or_refused_whatever_the_encoding_of_the_database(
+    database: Database, encoding: str, takes_all: bool
+) -> None:
+    assert isinstance(database, Postgresql)
+    name = f"{database.schema}_{encoding.lower()}"
+    database.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0")
+    url = database.server.url.rpartition("/")[0] + f"/{name}"
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE TABLE odd (id TEXT PRIMARY KEY, t TEXT)")
+    rows = RowsResource("odd", url, table="odd", key=["id"], guard_template=FENCE)
+    await rows.open()
+    try:
+        assert (await put(rows, {"t": "ä"}))["t"] == "ä"
+        if takes_all:
+            assert (await patch(rows, {"t": "中"}))["t"] == "中"
+            return
+        with pytest.raises(InvalidInput):
+            await patch(rows, {"t": "中"})
+        with pytest.raises(InvalidInput):
+            await rows.read(("中",), FENCE)
+        assert (await patch(rows, {"t": "ö"}))["t"] == "ö"
+    finally:
+        await rows.close()
+
+
+@on("postgresql")
+async def test_a_row_that_no_partition_takes_is_refused_by_what_the_database_says(
+    database: Database, opened: Opens
+) -> None:
+    rows = await opened(database, "id INTEGER PRIMARY KEY, n INTEGER) PARTITION BY RANGE (id")
+    with pytest.raises(InvalidInput, match="no partition"):
+        await put(rows, {"n": 1})
+
+
+@on("postgresql")
+async def test_a_row_with_json_that_is_nested_too_deeply_is_told_as_unreadable(
+    database: Database, opened: Opens
+) -> None:
+    rows = await opened(database, "id INTEGER PRIMARY KEY, j JSON, n INTEGER")
+    database.execute(f"INSERT INTO odd (id, j) VALUES (7, '{'[' * 3000}{']' * 3000}')")
+    with pytest.raises(ResourceUnavailable, match="odd holds a value"):
+        await rows.read(("7",), FENCE)
+    with pytest.raises(ResourceUnavailable) as refused:
+        await patch(rows, {"n": 3})
+    assert refused.value.outcome == "not-written"
+
+
+@on("postgresql")
+async def test_times_are_read_whatever_style_of_dates_the_role_has(database: Database, opened: Opens) -> None:
+    database.url += "%20-cdatestyle%3DGerman"
+    rows = await opened(database, "id INTEGER PRIMARY KEY, d DATE, t TIMESTAMPTZ, n INTEGER")
+    times = {"d": "2024-02-01", "t": "2024-02-01T10:00:00Z"}
+    assert (await put(rows, times)).items() >= times.items()
+    assert (await patch(rows, {"n": 3})).items() >= times.items()

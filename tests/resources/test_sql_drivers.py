@@ -15,7 +15,7 @@ import pytest
 from django.conf import settings
 from psycopg import IsolationLevel
 from psycopg.rows import dict_row
-from sqlalchemy import Engine
+from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from fencegate.core.errors import LockLost, ResourceUnavailable, StaleToken, UnsafeConfiguration
@@ -279,6 +279,28 @@ def test_a_pipeline_of_psycopg_goes_inside_of_the_block(database: Database, engi
         with fenced(connection, Lease(7)), connection.pipeline():
             connection.execute(ADD, ["inside"])
     assert texts(engine) == ["inside"]
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+async def test_a_connection_on_which_psycopg_would_name_another_fence_is_refused(
+    database: Database, engine: Engine
+) -> None:
+    old = database.url + "%20-cstandard_conforming_strings%3Doff"
+    with psycopg.connect(old) as connection, pytest.raises(UnsafeConfiguration, match="standard_conforming_strings"):
+        fenced(connection, lock_key=KEY, token=8).__enter__()
+    async with await psycopg.AsyncConnection.connect(old) as asynchronous:
+        with pytest.raises(UnsafeConfiguration, match="standard_conforming_strings"):
+            await fenced(asynchronous, lock_key=KEY, token=8).__aenter__()
+    made = create_engine(make_url(old).set(drivername="postgresql+psycopg"))
+    refused = pytest.raises(UnsafeConfiguration, match="standard_conforming_strings")
+    with made.connect() as session, refused, fenced(session, lock_key=KEY, token=8):
+        session.execute(text("SELECT 1"))
+    made.dispose()
+    rows = RowsResource("rows", old)
+    with pytest.raises(UnsafeConfiguration, match="standard_conforming_strings"):
+        await rows.open()
+    await rows.close()
+    assert mark(engine) == 0
 
 
 async def test_an_async_psycopg_connection_is_fenced(database: Database, engine: Engine) -> None:

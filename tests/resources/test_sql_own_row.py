@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import BigInteger, Engine, select, update
+from sqlalchemy import BigInteger, Engine, and_, literal_column, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
@@ -153,3 +153,36 @@ def test_a_statement_that_is_used_again_has_the_token_of_each_lease_and_its_own_
         assert seen() is None
     finally:
         Own.metadata.drop_all(engine)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize(
+    "where", [text("id = 1 OR id = 1"), literal_column("id = 1 OR id = 1"), and_(text("id = 1 OR id = 1"), Note.id > 0)]
+)
+def test_the_mark_is_compared_whatever_text_the_condition_of_the_statement_is(
+    engine: Engine, where: Any, times: int
+) -> None:
+    with Session(engine) as session:
+        session.add(Note(id=1, text="new", token=50))
+        session.commit()
+    late = update(Note).where(where).values(text="late")
+    for _ in range(times):
+        with Session(engine) as session, pytest.raises(StaleToken):
+            fenced_update(session, late, Lease(49), column=Note.token)
+        with Session(engine) as session:
+            session.get(Note, 1)
+            with pytest.raises(StaleToken):
+                fenced_update(session, late, Lease(49), column=Note.token)
+
+
+def test_a_statement_that_returns_rows_is_refused_before_it_is_executed(engine: Engine) -> None:
+    with Session(engine) as session:
+        session.add(Note(id=1, text="old", token=1))
+        session.commit()
+    change = update(Note).where(Note.id == 1).values(text="new").returning(Note.text)
+    with Session(engine) as session, pytest.raises(TypeError, match="returning"):
+        fenced_update(session, change, Lease(8), column=Note.token)
+    with engine.begin() as connection:
+        with pytest.raises(TypeError, match="returning"):
+            fenced_update(connection, change, Lease(8), column=Note.token)
+        assert connection.scalar(select(Note.text)) == "old"

@@ -16,6 +16,7 @@ from fencegate_adapters.sql.passing import Claims
 from fencegate_adapters.sql.passing.postgresql import RAISE_ALONE
 from fencegate_adapters.sql.passing.seen import Seen
 from fencegate_adapters.sql.runner import driver_of
+from fencegate_adapters.sql.strings import check_strings
 
 DRIVERS = ("psycopg", "psycopg_async")
 _STRAIGHT = "fencegate_straight"
@@ -32,6 +33,7 @@ def passes(connection: Connection, _root: RootTransaction, claims: Claims, seen:
     With `ahead` it passes with what comes first: a statement may take it along, and whoever asks passes.
     """
     driver = driver_of(connection)
+    check_strings(driver)
     straight = driver.__dict__.get(_STRAIGHT) or _straight(driver)
     if not straight.has_passed(claims) and not seen.all_of(claims):
         if not raises(connection, claims):

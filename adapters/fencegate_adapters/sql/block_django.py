@@ -22,6 +22,7 @@ from fencegate_adapters.sql.passing import Ask, ClaimFirst, Claims, drive, rules
 from fencegate_adapters.sql.passing.seen import Seen
 from fencegate_adapters.sql.passing.steps import Row, in_pyformat
 from fencegate_adapters.sql.protect.naming import of_sqlite
+from fencegate_adapters.sql.strings import check_strings
 from fencegate_adapters.sql.tables import FENCE_TABLES, ddl
 
 _BEGUN = (
@@ -66,6 +67,7 @@ class FencedDjango:
     def __enter__(self) -> Any:
         connection = self._connection
         connection.ensure_connection()
+        check_strings(connection.connection)
         if _begun(connection):
             raise UnsafeConfiguration(_BEGUN)
         try:

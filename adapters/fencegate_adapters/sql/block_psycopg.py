@@ -24,6 +24,7 @@ from fencegate_adapters.sql.passage import ABORTED, ENDED, LATE_SNAPSHOT
 from fencegate_adapters.sql.passing import Ask, ClaimFirst, Claims, Steps, drive, drive_async, rules_of
 from fencegate_adapters.sql.passing.seen import Seen
 from fencegate_adapters.sql.passing.steps import Row, in_pyformat
+from fencegate_adapters.sql.strings import check_strings
 from fencegate_adapters.sql.tables import ddl
 
 ATTEMPTS = 4
@@ -127,6 +128,7 @@ class FencedPsycopg(_Block):
 
     def __enter__(self) -> "psycopg.Connection[Any]":
         _check_idle(self._connection.pgconn)
+        check_strings(self._connection)
         self._autocommit = self._connection.autocommit
         try:
             if self._autocommit:
@@ -227,6 +229,7 @@ class FencedAsyncPsycopg(_Block):
 
     async def __aenter__(self) -> "psycopg.AsyncConnection[Any]":
         _check_idle(self._connection.pgconn)
+        check_strings(self._connection)
         self._autocommit = self._connection.autocommit
         try:
             if self._autocommit:

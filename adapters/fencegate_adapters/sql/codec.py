@@ -12,7 +12,7 @@ from sqlalchemy import types
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
-_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,18})", re.ASCII)
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,19})", re.ASCII)
 _DECIMAL = re.compile(r"-?[0-9]{1,200}(\.[0-9]{1,200})?", re.ASCII)
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -42,9 +42,16 @@ def codec_of(kind: TypeEngine[Any]) -> Codec | None:
         return found._replace(encode=_shortest_decimal_json) if scale is None else _codec_of_scale(scale, found)
     if isinstance(kind, types.Enum):
         return found._replace(decode=_one_of(kind.enums))
+    if isinstance(kind, mysql.BIGINT) and kind.unsigned:
+        return found._replace(decode=_unsigned)
     if isinstance(kind, mysql.TINYINT) and kind.display_width == 1:
         return Codec(_boolean, lambda value: bool(value) if value in (0, 1) else value)
     return found
+
+
+def spells_keys(codec: Codec) -> bool:
+    """Whether a key, which is text, can name such values."""
+    return codec.decode not in (_boolean, _float, _same)
 
 
 def _codec_of_time(kind: TypeEngine[Any], codec: Codec) -> Codec | None:
@@ -93,10 +100,19 @@ def _one_of(allowed: Sequence[str]) -> Callable[[Any], str]:
 
 
 def _integer(value: Any) -> int:
+    return _whole(value, range(-(2**63), 2**63))
+
+
+def _unsigned(value: Any) -> int:
+    return _whole(value, range(2**64))
+
+
+def _whole(value: Any, allowed: range) -> int:
     if isinstance(value, str) and _INTEGER.fullmatch(value) and value != "-0":
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
-        raise ValueError("must be a whole number of at most 64 bits")
+    if isinstance(value, bool) or not isinstance(value, int) or value not in allowed:
+        signed = "" if allowed.start else ", and not negative"
+        raise ValueError(f"must be a whole number of at most 64 bits{signed}")
     return value
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.exc import NoSuchTableError
 
 from fencegate.core.errors import UnsafeConfiguration
-from fencegate_adapters.sql.codec import Codec, codec_of
+from fencegate_adapters.sql.codec import Codec, codec_of, spells_keys
 from fencegate_adapters.sql.far_times import taking_far_times
 from fencegate_adapters.sql.tables import OWN_TABLES
 
@@ -57,6 +57,9 @@ class Columns:
             for column in self.table.columns
             if column.name != self._token_column
         }
+        for name in self._key:
+            if not spells_keys(self.codecs[name]):
+                raise self._unsafe(f"{name!r} is of the type {self.table.c[name].type}, which can't be part of a key")
 
     def writable(self, column: Column[Any]) -> bool:
         """Whether a row that is sent may name it, beside the key."""

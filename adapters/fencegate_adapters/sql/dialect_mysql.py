@@ -122,6 +122,8 @@ class MysqlDialect:
         if number in (1048, 1364):
             column = (re.findall(r"'([^']*)'", text) or ["row"])[0]
             return InvalidInput(column, "must not be null, and must be given when a row is replaced or created")
+        if number == 1267:  # of the comparison with a key, for a value is refused when it is assigned
+            return InvalidInput("key", "holds a character that the character set of its column does not have")
         if number in (1062, 1586):
             index = (re.findall(r"for key '([^']*)'", text) or ["?"])[-1].rpartition(".")[2]
             return InvalidInput("row", f"another row has the same value in the unique index {index!r}")

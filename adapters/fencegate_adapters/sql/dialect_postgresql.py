@@ -12,6 +12,7 @@ from fencegate.core.errors import InvalidInput, UnsafeConfiguration
 from fencegate_adapters.sql.far_times import tell_far_times
 from fencegate_adapters.sql.passing import Ask
 from fencegate_adapters.sql.runner import Runner, driver_of
+from fencegate_adapters.sql.strings import check_strings
 
 IDLE_MS = 30_000
 """How long a transaction of ours may say nothing before the database ends it: one that was stopped lets go then."""
@@ -70,7 +71,7 @@ class PostgresqlDialect:
             threshold = None if prepare is None else int(str(prepare))
             engine = create_engine(
                 url.set(drivername="postgresql+psycopg", query=query),
-                connect_args={**arguments, "prepare_threshold": threshold},
+                connect_args={**arguments, "client_encoding": "utf8", "prepare_threshold": threshold},
                 isolation_level="READ COMMITTED",
                 pool_size=connections,
                 max_overflow=0,
@@ -79,10 +80,12 @@ class PostgresqlDialect:
             )
         except (ValueError, ArgumentError):
             raise UnsafeConfiguration("the URL of a PostgreSQL resource can't be read") from None
+        event.listen(engine, "connect", _tell_times)
         event.listen(engine, "connect", tell_far_times)
         return engine
 
     def check(self, connection: Connection) -> None:
+        check_strings(driver_of(connection))
         version, standby, *durable = connection.exec_driver_sql(_SETTINGS).one()
         if version < _OLDEST:
             raise UnsafeConfiguration(f"PostgreSQL {version // 10000} is too old: 13 or newer is needed")
@@ -143,12 +146,20 @@ class PostgresqlDialect:
         if state == "23505":
             columns = _columns(said.message_detail)
             return InvalidInput(columns[0], f"another row has the same {' and '.join(columns)}")
-        if state in ("23514", "23P01"):
+        if state in ("23514", "23P01") and said.constraint_name:  # a row that no partition takes has none
             return InvalidInput("row", f"does not satisfy the constraint {said.constraint_name!r} of the table")
         if state == "23503":
             return InvalidInput("row", "names a row of another table that is not there, or is named by one")
         primary = said.message_primary if said is not None else None
         return InvalidInput("row", f"is refused by the database ({str(primary or error.orig)[:200]})")
+
+
+def _tell_times(driver: Any, _record: object) -> None:
+    """The driver can't read them in any other style. A pooler keeps the style with its client."""
+    style = driver.pgconn.parameter_status(b"DateStyle")
+    if style is not None and not style.startswith(b"ISO"):
+        driver.execute("SET datestyle = 'ISO'")
+        driver.commit()
 
 
 def _wait(connection: Connection) -> dict[str, str]:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import BindParameter, Connection, CursorResult, Update, bindparam, func, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import InstrumentedAttribute, Session, scoped_session
+from sqlalchemy.sql.elements import Grouping
 from sqlalchemy.sql.expression import ColumnElement
 from sqlalchemy.util import immutabledict
 
@@ -129,11 +130,18 @@ def _guarded(statement: Update, column: TokenColumn, token: int | None) -> Updat
     """For this token; for that which comes as a parameter where there is none."""
     if statement.whereclause is None:
         raise TypeError("fenced_update() is for one row: the statement needs a where()")
+    if statement.returning_column_descriptions:  # the rows would have to be read before their number is known
+        raise TypeError("fenced_update() counts what was changed, and can't with returning(): read the row afterwards")
     guard = _guard(column)
     if token is None:
-        return statement.where(guard.is_passed).values({column: guard.token})
-    own = bindparam(PARAMETER, token, type_=column.type)
-    return statement.where(guard.mark <= own).values({column: own})
+        guarded = statement.where(guard.is_passed).values({column: guard.token})
+    else:
+        own = bindparam(PARAMETER, token, type_=column.type)
+        guarded = statement.where(guard.mark <= own).values({column: own})
+    # SQLAlchemy puts a text as it is beside the others: `id = 1 OR id = 2 AND …` would let a stale token pass.
+    *given, ours = guarded._where_criteria
+    guarded._where_criteria = (*map(Grouping, given), ours)
+    return guarded
 
 
 class _Guard(NamedTuple):

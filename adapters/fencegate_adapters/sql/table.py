@@ -123,7 +123,7 @@ class UserTable:
         parameters = {"keys": values if len(self.key_columns) > 1 else [value for (value,) in values]}
         try:
             found = connection.execute(self._lock if lock else self._fetch, parameters).all()
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ResourceUnavailable(f"{self._name} holds a value that is not of its column's type: {error}") from None
         rows = self.by_spelling(found)
         for key in rows.keys() - set(keys):

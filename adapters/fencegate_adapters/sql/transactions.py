@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 _TRANSIENT_STATES = {"40001", "40P01"}
 _TRANSIENT_NUMBERS = {1213}
-_REFUSAL_NUMBERS = {1264, 1265, 1292, 1364, 1366, 1406, 1644, 3140, 3819, 4025}
+_REFUSAL_NUMBERS = {1264, 1265, 1267, 1292, 1364, 1366, 1406, 1644, 3140, 3819, 4025}
 """Of MySQL, whose driver takes some of them for errors of its operation."""
 _REFUSAL_STATES = {"54000", "P0001"}
 """Of PostgreSQL: a value that is too large for an index, and what a trigger of the table raises."""
