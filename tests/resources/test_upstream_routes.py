@@ -182,8 +182,10 @@ def test_the_base_of_a_service_is_passed_on_as_it_was_asked_for(tmp_path: Path) 
     service = PlainService()
     gateway = start_gateway(tmp_path, {"api": {"url": f"{service.url}/echo"}})
     try:
-        asked = {path: httpx.post(f"{gateway.url}/v1/resources/api{path}", headers={"Fencing-Token": "7"}, trust_env=False)
-                 for path in ("", "/", "?a=b", "/?a=b")}  # fmt: skip
+        asked = {
+            path: httpx.post(f"{gateway.url}/v1/resources/api{path}", headers={"Fencing-Token": "7"}, trust_env=False)
+            for path in ("", "/", "?a=b", "/?a=b")
+        }
     finally:
         gateway.kill()
         service.kill()
