@@ -363,6 +363,20 @@ def test_a_file_of_sqlite_is_known_by_another_name_too(
         assert "two locks" in refusal(file, resource.format("a", tmp_path / "app.db") + resource.format("b", other))
 
 
+@pytest.mark.parametrize("resource", ['url = "sqlite:///{}"', 'url = "http://127.0.0.1:9"\nfence = "sqlite:///{}"'])
+@pytest.mark.parametrize(
+    "store", ["", 'store = "sqlite:///{}/own.db"', 'store = {{ "a:" = "sqlite:///{}/own.db", "*" = "memory://" }}']
+)
+def test_the_file_of_a_lock_store_is_no_place_for_a_resource(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resource: str, store: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    taken = "own.db" if store else ".fencegate/locks.db"
+    told = refusal(file, f"{store.format(tmp_path)}\n[resources.a]\n{resource.format(taken)}\n")
+    assert told.startswith(f"{file}:2: resource 'a': ")
+    assert "lock store" in told
+
+
 @pytest.mark.parametrize(
     ("url", "schema"), [("sqlite:////tmp/a.db", "main"), ("postgresql://db/app", "public"), ("mysql://db/app", "app")]
 )
