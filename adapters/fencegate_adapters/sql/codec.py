@@ -47,6 +47,11 @@ def codec_of(kind: TypeEngine[Any]) -> Codec | None:
     return found
 
 
+def takes_text(codec: Codec) -> bool:
+    """Whether a segment of a path, which is text, can be a value of it; a key column of another kind names no row."""
+    return codec.decode not in (_boolean, _float)
+
+
 def _codec_of_time(kind: TypeEngine[Any], codec: Codec) -> Codec | None:
     """Some columns keep less than microseconds, and would round what they are given."""
     zoned = isinstance(kind, types.DateTime | types.Time) and kind.timezone

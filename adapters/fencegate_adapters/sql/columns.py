@@ -11,7 +11,7 @@ from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.exc import NoSuchTableError
 
 from fencegate.core.errors import UnsafeConfiguration
-from fencegate_adapters.sql.codec import Codec, codec_of
+from fencegate_adapters.sql.codec import Codec, codec_of, takes_text
 from fencegate_adapters.sql.far_times import taking_far_times
 from fencegate_adapters.sql.tables import OWN_TABLES
 
@@ -57,6 +57,11 @@ class Columns:
             for column in self.table.columns
             if column.name != self._token_column
         }
+        for column in self._key:
+            if not takes_text(self.codecs[column]):
+                raise self._unsafe(
+                    f"the key column {column!r} is a {self.table.c[column].type}, which no path can name"
+                )
 
     def writable(self, column: Column[Any]) -> bool:
         """Whether a row that is sent may name it, beside the key."""
