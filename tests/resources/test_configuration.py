@@ -279,6 +279,15 @@ async def test_what_is_seen_only_in_the_resource_is_told_with_the_line_of_its_ta
         assert refused.value.detail.startswith(f"{file}:{place}")
 
 
+@pytest.mark.parametrize("below", ["", "/x", "/x/y"])
+async def test_a_file_in_the_place_of_a_folder_is_a_wrong_setting(file: Path, tmp_path: Path, below: str) -> None:
+    (tmp_path / "data").touch()
+    made = read(file, f'[resources.a]\nurl = "file://{tmp_path}/data{below}"\n')
+    with pytest.raises(UnsafeConfiguration, match="is not a folder") as refused:
+        await Gateway(made.resources, SYSTEM).open()
+    assert refused.value.detail.startswith(f"{file}:1: resource 'a': ")
+
+
 @pytest.mark.parametrize("text", WRONG, ids=str)
 def test_what_is_wrong_is_told_with_its_line(file: Path, text: str) -> None:
     line, says = WRONG[text]
