@@ -203,8 +203,13 @@ def _missing_file(url: str) -> bool:
 # --- resources ---
 
 
+def _guards(settings: ResourceSettings) -> str:
+    guards = settings.guards if isinstance(settings, UpstreamSettings) else (settings.guard,)
+    return f"guard {', '.join(guards)}"
+
+
 async def _resource(settings: ResourceSettings, clock: Clock) -> Examined:
-    examined = Examined("resource", f"{settings.name}  {without_secrets(settings.url)}", f"guard {settings.guard}")
+    examined = Examined("resource", f"{settings.name}  {without_secrets(settings.url)}", _guards(settings))
     if settings.origin:
         examined.facts["configured in"] = settings.origin
     if _missing_file(settings.url) or (isinstance(settings, FolderSettings) and not settings.folder.exists()):

@@ -1,6 +1,6 @@
 """What `fencegate serve` is told: by flags, then `FENCEGATE_…` variables, then a TOML file, then defaults."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -18,6 +18,7 @@ Role = Literal["all", "lockservice", "gateway"]
 DEFAULT_LISTEN = "127.0.0.1:7420"
 DEFAULT_DATA = Path(".fencegate")
 MAX_RESOURCES = 1000
+_SQLITE = "sqlite:///"
 _KNOWN = ["listen", "store", "data", "role", "locks", "resources"]
 
 
@@ -53,6 +54,10 @@ def read(
     routes = _routes(store, file) or Routes.of([f"sqlite:///{_inside(folder, 'locks.db')}"])
     locks = _locks(file)
     resources = _resources(file, folder)
+    for name, resource in resources.items():
+        if shared := _files(_urls(resource)) & _files(routes.urls.values()):
+            what = f"{shared.pop()} is the file of a lock store, which nobody else can open; name another"
+            raise file.wrong(f"resource {name!r}: {what}", "resources", name)
     embedded = any(_is_in(folder, each) for each in resources.values())
     return Settings(host, port, chosen, routes, resources, locks, folder if embedded else None)
 
@@ -202,5 +207,14 @@ def _resource(file: ConfigFile, name: str, folder: Path) -> ResourceSettings:
 
 
 def _is_in(folder: Path, resource: ResourceSettings) -> bool:
+    return any(f"{folder}/" in url for url in _urls(resource))
+
+
+def _urls(resource: ResourceSettings) -> list[str]:
     fence = resource.fence if isinstance(resource, UpstreamSettings) else None
-    return any(f"{folder}/" in (url or "") for url in (resource.url, fence))
+    return [resource.url] if fence is None else [resource.url, fence]
+
+
+def _files(urls: Iterable[str]) -> set[Path]:
+    """The databases of SQLite among these, by their real names."""
+    return {Path(url.removeprefix(_SQLITE)).resolve() for url in urls if url.startswith(_SQLITE)}

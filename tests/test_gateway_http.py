@@ -397,6 +397,8 @@ async def test_objects_are_listed_page_by_page(ask: Client) -> None:
     assert (found[0]["size"], found[0]["contentType"], found[0]["fencingToken"]) == (3, "text/plain", "34")
     page = (await ask.http.get("objects", params={"prefix": "ä/", "limit": 5})).json()
     assert ([each["key"] for each in page["objects"]], page["nextCursor"]) == (names[-5:], None)
+    listed, head = await ask.http.get("objects?prefix=a/"), await ask.http.head("objects?prefix=a/")
+    assert (head.status_code, head.headers["content-length"]) == (200, listed.headers["content-length"])
 
 
 # --- waiting and stopping --------------------------------------------------------------------------------------------

@@ -230,6 +230,26 @@ def test_a_gateway_alone_is_no_lock_service(make_server: MakeServer) -> None:
     assert "is no lock service" in answer.stderr
 
 
+@pytest.mark.parametrize("role", ["all", "gateway", "lockservice"])
+def test_the_page_for_people_names_only_what_is_served(make_server: MakeServer, role: str) -> None:
+    url = make_server(role, "--role", role).url
+    page = httpx.get(url).text
+    for path in re.findall(r'href="([^"]+)"', page):
+        assert httpx.get(url + path).status_code == 200, path
+    assert ("/v1/locks" in page, "/v1/resources" in page) == (role != "gateway", role != "lockservice")
+    for method, path in re.findall(r'-X ([A-Z]+) +"[$]FENCEGATE([^"]+)"', page):
+        token = {"Fencing-Token": "1"} if method == "PUT" else {}
+        assert httpx.request(method, url + path, headers=token, json={}).is_success, path
+
+
+def test_the_page_for_people_names_no_resource_that_is_not_there(make_server: MakeServer, tmp_path: Path) -> None:
+    config = tmp_path / "fencegate.toml"
+    config.write_text(f'[resources.rows]\nurl = "sqlite:///{tmp_path}/a.db"\nguard = "job:{{key}}"\n')
+    page = httpx.get(make_server("guarded", "--config", str(config)).url).text
+    assert "rows/cart" not in page
+    assert "rows:cart" not in page
+
+
 def test_a_terminal_that_can_not_show_a_key_shows_it_all_the_same(server: Server) -> None:
     with httpx.Client(base_url=server.url, timeout=30) as http:
         http.post("/v1/acquire", json={"lockKey": "cli:été", "ttlMillis": 600_000})

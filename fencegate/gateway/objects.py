@@ -42,7 +42,7 @@ class ProtectedObjects(Protected):
         return tuple("/".join(check_key(segments, field)).split("/"))
 
     async def collection(self, call: Call) -> Reply:
-        return await (self._list(call) if call.request.method == "GET" else super().collection(call))
+        return await (self._list(call) if call.request.method in ("GET", "HEAD") else super().collection(call))
 
     async def _head(self, call: Call) -> Reply:
         info = await self._info(call, self.given(call))

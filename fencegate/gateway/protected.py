@@ -185,7 +185,7 @@ class Protected(ABC):
         )
 
     def _about(self, call: Call, **members: str | int | None) -> dict[str, str | int | None]:
-        return {"resource": self.settings.name, "key": call.key_text, "lockKey": call.fence, **members}
+        return {"resource": self.settings.name, "key": call.key_text, "lockKey": call.fence or None, **members}
 
     # --- refusals ---------------------------------------------------------------------------------------------------
 

@@ -68,8 +68,7 @@ class ProtectedUpstream(Protected):
         """A path with a slash at its end is another path to many services, but no other name for a lock."""
         slash = segments[-1:] == (b"",)
         key = self.key_of(names(segments[:-1] if slash else segments))
-        path = _spelt(key)
-        return _Place(key, path + b"/" if slash or not key else path, self._routes.match(key))
+        return _Place(key, _spelt(key) + b"/" * slash, self._routes.match(key))
 
     async def _claim(self, call: Call) -> Reply:
         """The fence here is raised in any case; a service that has a claim of its own is asked for it too."""

@@ -13,6 +13,8 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Coroutine
+from datetime import datetime, time
+from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, get_type_hints
 
@@ -28,6 +30,7 @@ from fencegate.middleware.presented import presented, require_fence, try_fence
 LockOf = str | Callable[..., Any]
 """A template over the path parameters, or a dependency that gives the lock key."""
 
+_SEVERAL_SPELLINGS = (float, Decimal, datetime, time)
 _HOLE = re.compile(r"\{([^{}]*)\}")
 _TOKEN = "The fencing token of the lease under which this is written"  # noqa: S105  # a sentence
 _LOCK = "The lock that the token is of; refused when it is not the one that guards this"
@@ -39,8 +42,9 @@ def required_fence(lock: LockOf) -> Callable[..., Coroutine[Any, Any, Fence]]:
     >>> fence: Annotated[Fence, Depends(required_fence("acct:{account_id}"))]
 
     The names in a template are parameters of the endpoint, and are filled in as it gets them: `007` becomes `7` where
-    it takes an `int`. For all else give a function, which is a dependency itself:
-    `required_fence(lambda account_id: …)` with annotations, as in `def lock(account_id: int) -> str`.
+    it takes an `int`. For all else, and for kinds whose equal values are spelt in several ways, give a function, which
+    is a dependency itself: `required_fence(lambda account_id: …)` with annotations, as in
+    `def lock(account_id: int) -> str`.
     """
 
     async def fence(
@@ -105,4 +109,10 @@ def _as_the_endpoint_gets_it(name: str, request: Request, endpoint: Any) -> str:
         raise RequestValidationError(
             [{**each, "loc": ("path", name)} for each in error.errors(include_url=False)]
         ) from None
-    return str(value.value if isinstance(value, Enum) else value)
+    value = value.value if isinstance(value, Enum) else value
+    if isinstance(value, _SEVERAL_SPELLINGS):
+        raise UnsafeConfiguration(
+            f"{{{name}}} is a {type(value).__name__}, of which equal ones are spelt in several ways, such as 1.0 and "
+            "1.00, and each would be a lock of its own; give required_fence a function that makes the lock key"
+        )
+    return str(value)

@@ -8,8 +8,9 @@ from typing import Any
 from fencegate.clock import SYSTEM, Clock
 from fencegate.core.errors import FencegateError, UnsafeConfiguration
 from fencegate.gateway import Gateway
+from fencegate.gateway.resources import RowsSettings
 from fencegate.serve.later import Later
-from fencegate.serve.page import PAGE
+from fencegate.serve.page import page
 from fencegate.settings import Settings
 from fencegate.web.asgi import App, Handler, Headers, Receive, Reply, Request, Scope, Send, ThinApp
 from fencegate.web.json import dumps
@@ -39,7 +40,7 @@ class Application:
         """Why it can't go on; `on_failure` is called when that happens."""
         self.on_failure: Callable[[], None] | None = None
         self._thin: App = ThinApp(self._route, Later(self._documented))
-        self._health: dict[bytes, Handler] = {b"/": _page, b"/livez": _livez, b"/readyz": self._readyz}
+        self._health: dict[bytes, Handler] = {b"/": self._page, b"/livez": _livez, b"/readyz": self._readyz}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._thin(scope, receive, send)
@@ -117,6 +118,14 @@ class Application:
             document["paths"] = {**document["paths"], **self._gateway.openapi_paths()}
         return document
 
+    async def _page(self, _: Request) -> Reply:
+        rows = self._settings.resources.get("rows") if self._gateway is not None else None
+        documents = (
+            isinstance(rows, RowsSettings) and rows.documents and rows.guard_rule.lock_key(("cart",)) == "rows:cart"
+        )
+        text = page(locks=self._locks is not None, resources=self._gateway is not None, documents=documents)
+        return Reply(200, text.encode(), content_type=b"text/html; charset=utf-8")
+
     async def _readyz(self, _: Request) -> Reply:
         if self._stopping:
             return Reply(503, dumps({"status": "unready", "detail": "this server is stopping"}))
@@ -132,10 +141,6 @@ class Application:
 
 async def _livez(_: Request) -> Reply:
     return Reply(200, dumps({"status": "ok"}))
-
-
-async def _page(_: Request) -> Reply:
-    return Reply(200, PAGE.encode(), content_type=b"text/html; charset=utf-8")
 
 
 def _make(folder: Path | None) -> None:

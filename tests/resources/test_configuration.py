@@ -201,6 +201,9 @@ WRONG: dict[str, tuple[int, str]] = {
     '[resources.a]\nurl = "sqlite:///a.db"\nmode = "maybe"': (3, "mode: must be one of 'enforce', 'shadow'"),
     '[resources.a]\nurl = "s3://bucket/a"\nlayout = "raw"': (3, "layout: must be one of 'framed', 'pointer'"),
     '[resources.a]\nurl = "sqlite://"': (2, "name a file"),
+    '[resources.a]\nurl = "sqlite:///:memory:"': (2, "name a file"),
+    '[resources.a]\nurl = "sqlite:///x.db?mode=ro"': (2, "has no options"),
+    '[resources.a]\nurl = "sqlite:///x.db"\n[resources.b]\nurl = "sqlite:///file:x.db?uri=true"': (4, "has no options"),
     '[resources.a]\nurl = "mariadb://app:hunter2@[db/app"': (2, "url"),
     '[resources.a]\nurl = "redis://app:hunter2@[h/0"': (2, "url"),
     '[resources.a]\nurl = "s3:///prefix"': (2, "bucket"),
@@ -241,6 +244,7 @@ WRONG: dict[str, tuple[int, str]] = {
     '[resources.a]\nurl = "http://h/"\n[[resources.a.routes]]\npath = "/{id}"\nguard = ""': (3, "must not be empty"),
     '[resources.a]\nurl = "http://h/"\nfence = ""': (3, "name a file"),
     '[resources.a]\nurl = "http://h/"\nfence = "sqlite://"': (3, "name a file"),
+    '[resources.a]\nurl = "http://h/"\nfence = "sqlite:///f.db?nolock=1&uri=true"': (3, "has no options"),
     '[resources.a]\nurl = "http://h/"\nfence = "redis://:hunter2@h"': (3, "can't be in redis"),
     '[resources.a]\nurl = "http://h/"\nfence = "mysql://u:hunter2@db:port/a"': (3, "of a database"),
     '[resources.a]\nurl = "http://h\\n/x"': (2, "control character"),
@@ -273,6 +277,15 @@ async def test_what_is_seen_only_in_the_resource_is_told_with_the_line_of_its_ta
         with pytest.raises(FencegateError) as refused:
             await Gateway(read(file, text).resources, SYSTEM).open()
         assert refused.value.detail.startswith(f"{file}:{place}")
+
+
+@pytest.mark.parametrize("below", ["", "/x", "/x/y"])
+async def test_a_file_in_the_place_of_a_folder_is_a_wrong_setting(file: Path, tmp_path: Path, below: str) -> None:
+    (tmp_path / "data").touch()
+    made = read(file, f'[resources.a]\nurl = "file://{tmp_path}/data{below}"\n')
+    with pytest.raises(UnsafeConfiguration, match="is not a folder") as refused:
+        await Gateway(made.resources, SYSTEM).open()
+    assert refused.value.detail.startswith(f"{file}:1: resource 'a': ")
 
 
 @pytest.mark.parametrize("text", WRONG, ids=str)
@@ -357,6 +370,20 @@ def test_a_file_of_sqlite_is_known_by_another_name_too(
     resource = '[resources.{}]\nurl = "sqlite:///{}"\ntable = "t"\nkey = "id"\n'
     for other in ("app.db", f"../{tmp_path.name}/app.db", f"{tmp_path}/link.db"):
         assert "two locks" in refusal(file, resource.format("a", tmp_path / "app.db") + resource.format("b", other))
+
+
+@pytest.mark.parametrize("resource", ['url = "sqlite:///{}"', 'url = "http://127.0.0.1:9"\nfence = "sqlite:///{}"'])
+@pytest.mark.parametrize(
+    "store", ["", 'store = "sqlite:///{}/own.db"', 'store = {{ "a:" = "sqlite:///{}/own.db", "*" = "memory://" }}']
+)
+def test_the_file_of_a_lock_store_is_no_place_for_a_resource(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resource: str, store: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    taken = "own.db" if store else ".fencegate/locks.db"
+    told = refusal(file, f"{store.format(tmp_path)}\n[resources.a]\n{resource.format(taken)}\n")
+    assert told.startswith(f"{file}:2: resource 'a': ")
+    assert "lock store" in told
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,14 @@ async def test_a_service_that_does_not_check_is_best_effort(tmp_path: Path, serv
     assert checked.level == "fine"
 
 
+async def test_the_guards_of_a_service_are_those_of_its_rules(tmp_path: Path, service: str) -> None:
+    url = f'url = "{service}"\nfence = "sqlite:///{tmp_path}/fence.db"\n'
+    assert (await look_at(tmp_path, url)).what_for == "guard {resource}:{key}"
+    rules = [("/a/{id:int}/*", 'guard = "acct:{id}"'), ("/b/{id}", 'guard = "acct:{id}"'), ("/*", "")]
+    routes = "".join(f'[[resources.a.routes]]\npath = "{path}"\n{guard}\n' for path, guard in rules)
+    assert (await look_at(tmp_path, url + routes)).what_for == "guard acct:{id}, {resource}:{key}"
+
+
 async def test_a_rule_that_no_path_comes_to_is_warned_of(tmp_path: Path, service: str) -> None:
     paths = ["/a/{id:int}/*", "/a/x", "/b/{id}", "/b/{other}/c", "/b/*", "/b/c", "/*", "/"]
     rules = "".join(f'[[resources.a.routes]]\npath = "{path}"\n' for path in paths)

@@ -5,8 +5,11 @@ import contextlib
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import UUID
 from wsgiref.util import setup_testing_defaults
 
 import httpx
@@ -783,6 +786,37 @@ async def test_a_template_that_names_what_the_endpoint_does_not_take_protects_no
 
     async with await fastapi_client(app) as client:
         assert (await client.put("/accounts/7")).status_code == 500
+
+
+KINDS: dict[str, tuple[Any, dict[str, str | None]]] = {
+    "uuid": (UUID, dict.fromkeys(["F81D4FAE-7DEC-11D0-A765-00A0C91E6BF6", "f81d4fae7dec11d0a76500a0c91e6bf6"],
+                                 "acct:f81d4fae-7dec-11d0-a765-00a0c91e6bf6")),
+    "date": (date, {"2030-01-31": "acct:2030-01-31"}),
+    "decimal": (Decimal, {"1.0": None, "1.00": None, "7": None}),
+    "float": (float, {"0.0": None, "-0.0": None}),
+    "time": (datetime, {"2030-01-31T12:00:00Z": None, "2030-01-31T13:00:00+01:00": None}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_parameter_whose_equal_values_are_spelt_differently_makes_no_lock_key(kind: str) -> None:
+    type_, expected = KINDS[kind]
+    app = FastAPI()
+    app.add_middleware(FenceMiddleware)
+
+    async def put(account_id: Any, fence: Annotated[Fence, Depends(by_template())]) -> str:
+        fence.waive()
+        return fence.lock_key
+
+    put.__annotations__["account_id"] = type_
+    app.put("/accounts/{account_id}")(put)
+    async with await fastapi_client(app) as client:
+        for spelling, lock_key in expected.items():
+            answer = await client.put(f"/accounts/{spelling}")
+            if lock_key is None:
+                assert answer.status_code == 500, answer.text
+            else:
+                assert answer.json() == lock_key
 
 
 async def test_without_the_middleware_the_dependency_refuses_to_work() -> None:

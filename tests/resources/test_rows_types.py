@@ -181,6 +181,19 @@ async def test_a_column_without_a_json_form_is_refused_by_name(
     await rows.close()
 
 
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"])
+@pytest.mark.parametrize("column", ["BOOLEAN", "DOUBLE PRECISION"])
+async def test_a_key_that_no_path_can_name_is_refused_at_the_start(
+    request: pytest.FixtureRequest, tmp_path: Path, column: str, kind: str
+) -> None:
+    database = make_database(kind, request, tmp_path)
+    database.execute(f"CREATE TABLE odd (tenant VARCHAR(9), flag {column}, n INTEGER, PRIMARY KEY (tenant, flag))")
+    rows = RowsResource("odd", database.url, table="odd", key=["tenant", "flag"])
+    with pytest.raises(UnsafeConfiguration, match="'flag'"):
+        await rows.open()
+    await rows.close()
+
+
 async def test_a_table_may_be_named_with_its_schema(database: Database) -> None:
     other: Any = database.schema if database.kind == "postgresql" else database.name  # type: ignore[attr-defined]
     database.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, text VARCHAR(20))")

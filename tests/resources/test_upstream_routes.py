@@ -1,6 +1,7 @@
 """Rules over the paths of a service: which requests write, and under which lock."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -122,6 +123,24 @@ def test_an_address_of_ipv6_and_one_with_a_base() -> None:
     assert Address.parse("api", "https://host").port == 443
 
 
+@pytest.mark.parametrize(
+    ("base", "below", "target"),
+    [
+        ("/base", b"", b"/base"),
+        ("/base/", b"", b"/base"),
+        ("/base", b"/", b"/base/"),
+        ("/base", b"?a=/b", b"/base?a=/b"),
+        ("/base", b"/7", b"/base/7"),
+        ("", b"", b"/"),
+        ("/", b"/", b"/"),
+        ("", b"?a", b"/?a"),
+        ("", b"/7/", b"/7/"),
+    ],
+)
+def test_the_base_is_a_path_of_the_service_too(base: str, below: bytes, target: bytes) -> None:
+    assert Address.parse("api", f"http://host{base}").target(below) == target
+
+
 @pytest.fixture(scope="module")
 def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     service = PlainService()
@@ -150,6 +169,28 @@ def test_rules_say_which_methods_write_and_which_are_not_passed_on(http: httpx.C
     assert status("GET", "health/") == 200
     assert status("GET", "elsewhere") == 404
     assert status("PUT", "accounts/007", "7") == 422
+
+
+def test_a_path_without_a_rule_has_no_lock(http: httpx.Client) -> None:
+    for area in ("resources", "fences"):
+        told = http.get(f"/{area}/api/elsewhere").json()
+        assert told["error"] == "NOT_FOUND"
+        assert "lockKey" not in told
+
+
+def test_the_base_of_a_service_is_passed_on_as_it_was_asked_for(tmp_path: Path) -> None:
+    service = PlainService()
+    gateway = start_gateway(tmp_path, {"api": {"url": f"{service.url}/echo"}})
+    try:
+        asked = {
+            path: httpx.post(f"{gateway.url}/v1/resources/api{path}", headers={"Fencing-Token": "7"}, trust_env=False)
+            for path in ("", "/", "?a=b", "/?a=b")
+        }
+    finally:
+        gateway.kill()
+        service.kill()
+    told = {path: (answer.json()["path"], answer.json()["query"]) for path, answer in asked.items()}
+    assert told == {"": ("/echo", ""), "/": ("/echo/", ""), "?a=b": ("/echo", "a=b"), "/?a=b": ("/echo/", "a=b")}
 
 
 def test_one_lock_guards_all_that_its_rule_names(http: httpx.Client) -> None:

@@ -49,6 +49,11 @@ class Address:
             raise wrong("the path of its url must be plain segments, without '%', ';', '.' and '..'")
         return cls(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], base.encode())
 
+    def target(self, below: bytes) -> bytes:
+        """What is asked for: the path `below` the base, which is the base itself where that is empty or a query."""
+        whole = self.base + below
+        return whole if whole.startswith(b"/") else b"/" + whole
+
     @property
     def authority(self) -> bytes:
         """What goes into `Host`."""

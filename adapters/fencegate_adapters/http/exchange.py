@@ -112,7 +112,7 @@ class Service:
                 scheme=self._address.scheme,
                 host=self._address.host,
                 port=self._address.port,
-                target=self._address.base + target,
+                target=self._address.target(target),
             ),
             headers=[(b"host", self._address.authority), *headers],
             content=sending.parts(whole, still),

@@ -87,7 +87,10 @@ class Layout:
 
     def _open_root(self) -> int:
         if "root" not in self._opened:
-            _make_folder(self._path)
+            try:
+                _make_folder(self._path)
+            except (FileExistsError, NotADirectoryError):
+                raise UnsafeConfiguration(f"resource {self._wanted.name!r}: {self._path} is not a folder") from None
             self._opened["root"] = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self._open("drafts")
         return self._opened["root"]

@@ -56,6 +56,8 @@ class SqlSettings(RowsSettings, frozen=True, kw_only=True):
     def check(self) -> None:
         if self.scheme == "sqlite" and _SQLITE_FILE.match(self.url) is None:
             raise self.wrong("marks must outlive this process, so name a file: sqlite:///path/to/file.db", "url")
+        if self.scheme == "sqlite" and "?" in self.url:  # by `file:NAME?uri=true` one file would have two names
+            raise self.wrong("the URL of a file has no options: write sqlite:///path/to/file.db", "url")
         if (self.table is None) != (not self.key):
             raise self.wrong(
                 "table and key go together: a table needs its key columns, documents have none to name",

@@ -103,6 +103,11 @@ class UpstreamSettings(ResourceSettings, frozen=True, kw_only=True):
     def _guard_of(self, route: RouteSettings) -> str:
         return self.guard if route.guard is None else route.guard
 
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """Those of its rules, each once."""
+        return tuple(dict.fromkeys(map(self._guard_of, self.routes))) or (self.guard,)
+
     def unreached(self) -> list[tuple[str, str]]:
         """The rules that no path comes to, each with one before it that has them all."""
         parsed = [(route.path, self._route(route)) for route in self.routes]

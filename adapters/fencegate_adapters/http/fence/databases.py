@@ -102,8 +102,10 @@ class Sqlite:
     alive = and_(_NOT_OVER, intents.c.began_us <= bindparam("now_us"))
 
     def __init__(self, url: URL, clock: Clock) -> None:
-        if not url.database or url.database == ":memory:" or "mode=memory" in str(url):
+        if not url.database or url.database == ":memory:":
             raise UnsafeConfiguration("fence: a database in memory would forget its marks: name a file")
+        if url.query:  # there are some by which it would forget, or be locked for one process only
+            raise UnsafeConfiguration("fence: the URL of a file has no options: write sqlite:////path/to/file.db")
         self._url = url.set(drivername="sqlite")
         self._clock = clock
 
