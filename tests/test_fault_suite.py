@@ -116,7 +116,7 @@ async def test_a_store_that_says_yes_when_it_is_cut_off_is_found_out(tmp_path: P
 async def test_a_store_that_waits_for_ever_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crowds, "ANSWER_WITHIN_S", 1.0)
     async with replicas_over(tmp_path, clients=["waits-for-ever"] * 2) as (replicas, _):
-        with pytest.raises(AssertionError, match="^0 calls failed"):
+        with pytest.raises(AssertionError, match=r"^0 calls failed"):
             await Suite().test_a_black_hole(crowd_of(replicas), replicas)
 
 
