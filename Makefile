@@ -17,7 +17,7 @@ demo: $(READY)  ## prove the point: a paused holder's write is refused
 test: $(READY)  ## the whole test suite
 	@$(BIN)/python tests/install_servers.py --in-ci
 	@$(BIN)/python -m compileall -q fencegate lockservice adapters demo # once, and not in each of a thousand processes
-	$(BIN)/python -m pytest -n 5 --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 7 --no-loadscope-reorder
 
 model: $(READY) ## look at every order of the protocol's steps, and at what each bug in it leads to (needs spin and a C compiler)
 	@$(BIN)/python -m tests.model
