@@ -75,7 +75,8 @@ class ProtectedUpstream(Protected):
         reply = await super()._claim(call)
         if not self._claims:
             return reply
-        claim = Outgoing("POST", _spelt(call.key) + b"/claim", writes=True, via=self._told(call.request))
+        headers, via = call.request.all_headers(), self._told(call.request)
+        claim = Outgoing("POST", _spelt(call.key) + b"/claim", headers, writes=True, via=via)
         answer, seen = await self._upstream.forward(claim, call.fence, call.token)
         call.saw(seen)
         if 200 <= answer.status < 300:

@@ -107,6 +107,8 @@ async def _answer(scope: Any, receive: Any) -> Answer:
         hop = [(b"connection", b"x-secret"), (b"x-secret", b"1"), (b"keep-alive", b"timeout=5"), (b"x-kept", b"1")]
         hop += [(b"proxy-x", b"1")]
         return 200, b"hop", [*hop, (b"set-cookie", b"a=1"), (b"set-cookie", b"b=2"), (b"fencing-token-highest", b"9")]
+    if path.startswith("/private/"):
+        return (200 if headers.get(b"authorization") == b"Bearer t" else 401), b"", []
     if path == "/empty":
         return 200, b"", [(b"content-type", b"text/csv")]
     if path == "/_applied":

@@ -210,6 +210,23 @@ def test_one_lock_guards_all_that_its_rule_names(http: httpx.Client) -> None:
     assert (fence["lockKey"], fence["highestToken"]) == ("acct:5", "10")
 
 
+def test_a_claim_is_passed_on_with_the_callers_credentials(tmp_path: Path) -> None:
+    service = PlainService()
+    checks = {"url": service.url, "upstream_checks": True, "upstream_claims": True}
+    gateway = start_gateway(tmp_path, {"api": checks})
+    url = f"{gateway.url}/v1/resources/api/private/x/claim"
+    try:
+        unknown, known = (
+            httpx.post(url, headers={"Fencing-Token": "7", **more}, trust_env=False)
+            for more in ({}, {"Authorization": "Bearer t"})
+        )
+    finally:
+        gateway.kill()
+        service.kill()
+    assert unknown.status_code == 401
+    assert (known.status_code, known.json()["highestToken"]) == (200, "7")
+
+
 def test_a_fenced_read_claims_and_a_stale_one_is_refused(http: httpx.Client) -> None:
     url = "/resources/api/echo/accounts/77"
     assert http.get(url, headers={"Fencing-Token": "5"}).headers["fencing-token-highest"] == "5"
