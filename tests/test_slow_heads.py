@@ -6,7 +6,8 @@ from contextlib import suppress
 import pytest
 
 from fencegate.serve import protocol
-from tests.test_short_way import spoken_to
+from fencegate.web.asgi import Receive, Scope, Send
+from tests.test_short_way import connected, spoken_to
 
 
 @pytest.mark.parametrize(
@@ -50,3 +51,21 @@ async def test_a_request_that_is_under_way_is_not_cut_off_by_the_time_for_its_he
     writer.close()
     for task in server.tasks:
         task.cancel()
+
+
+async def test_the_rest_of_a_body_that_was_answered_early_is_taken_while_it_comes_and_not_waited_for_for_ever() -> None:
+    async def refuses(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 412, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    server, reader, writer = await connected(refuses, hot=lambda _path, _body: None)
+    server.timeout_keep_alive = 1
+    async with asyncio.timeout(30):
+        writer.write(b"PUT /k HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 412 ")
+        for _ in range(15):
+            writer.write(b"x")
+            await asyncio.sleep(0.1)
+        assert not server.transport.is_closing()
+        assert await reader.read() == b""
+    writer.close()

@@ -173,8 +173,12 @@ class ShortWayProtocol(HttpToolsProtocol):
         waits, was_in_head = self.timeout_keep_alive_task, self._in_head
         super().data_received(data)
         if waits is not None:
-            fresh = self._in_head and not was_in_head
-            self._wait_until(self.loop.time() + HEAD_WITHIN_S if fresh else waits.when())
+            due_s = waits.when()
+            if self._in_head and not was_in_head:
+                due_s = self.loop.time() + HEAD_WITHIN_S
+            elif self._in_message and not self._in_head:  # the rest of a body that was answered early
+                due_s = self.loop.time() + self.timeout_keep_alive
+            self._wait_until(due_s)
         # The parser keeps what it has of a header until all of it is there: without an end, all that is ever sent.
         self._head_bytes = self._head_bytes + len(data) if self._only_head else 0
         if self._head_bytes > MAX_HEAD_BYTES and self._in_message and not self.transport.is_closing():
@@ -186,7 +190,7 @@ class ShortWayProtocol(HttpToolsProtocol):
     def _wait_until(self, due_s: float) -> None:
         """Close the connection then, unless a request has come by that time; uvicorn waits so after an answer only."""
         served = self.cycle is not None and not self.cycle.response_complete
-        if not served and (self._in_head or not self._in_message) and not self.transport.is_closing():
+        if not served and not self.transport.is_closing():
             self.timeout_keep_alive_task = self.loop.call_at(due_s, self.timeout_keep_alive_handler)
 
     def send_400_response(self, msg: str) -> None:
