@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import types
 
 from fencegate.core.errors import InvalidInput, NotFound, UnsafeConfiguration
 from fencegate.core.ports import Row, RowWrite
 from fencegate_adapters.sql import RowsResource
+from fencegate_adapters.sql.codec import codec_of, is_decimal
 from tests.resources.databases import Database, make_database
 
 FENCE = "job:rebuild"
@@ -232,3 +234,14 @@ async def test_a_second_spelling_in_a_group_undoes_it_and_is_told_alone(database
     assert [isinstance(one, InvalidInput) for one in found] == [True, True, False, True]
     assert sorted(database.fetch("SELECT id, n FROM loose")) == [("a", 0), ("b", 3)]
     await rows.close()
+
+
+def test_a_floating_point_number_is_no_decimal_where_sqlalchemy_has_it_among_them() -> None:
+    class FloatOfSqlalchemy20(types.Float[Any], types.Numeric[Any]):
+        pass
+
+    codec = codec_of(FloatOfSqlalchemy20())
+    assert codec is not None
+    assert codec.encode(0.5) == 0.5
+    assert not is_decimal(FloatOfSqlalchemy20())
+    assert is_decimal(types.Numeric(10, 2))

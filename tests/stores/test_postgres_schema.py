@@ -21,7 +21,7 @@ from fencegate.testing.committing import put, write
 from fencegate_lockservice.stores import open_store
 from fencegate_lockservice.stores.postgres.server import NEWEST_MIGRATION
 from fencegate_lockservice.stores.sql.migrations import _ADVISORY_LOCK, newest
-from fencegate_lockservice.stores.sql.schema import VERSION_TABLE, metadata
+from fencegate_lockservice.stores.sql.schema import TABLE_OPTIONS, VERSION_TABLE, metadata
 from tests.eventually import eventually
 from tests.real.postgres import PostgresServer
 from tests.stores.postgres_fixtures import schema_of
@@ -58,6 +58,14 @@ def test_the_migrations_make_what_the_schema_says(postgres_server: PostgresServe
     engine.dispose()
     assert found == []
     assert newest() == NEWEST_MIGRATION
+    query = "SELECT reloptions FROM pg_class WHERE oid = CAST(%s AS regclass)"
+    locks = f"{schema_of(postgres_fresh_url)}.distributed_locks"
+    assert postgres_server.execute(query, [locks]) == [(["fillfactor=70"],)]
+
+
+def test_sqlalchemy_2_0_knows_the_options_of_the_tables() -> None:
+    """It refuses a table with others, and the stores of PostgreSQL and MySQL could not be imported."""
+    assert {option for table in metadata.tables.values() for option in table.dialect_kwargs} == TABLE_OPTIONS.keys()
 
 
 @pytest.mark.parametrize("schema", ['Say "x"; DROP', "it's", "schémä", "a.b", "%s {x}", "x" * 63])

@@ -37,7 +37,7 @@ def codec_of(kind: TypeEngine[Any]) -> Codec | None:
         return None
     if isinstance(kind, types.DateTime | types.Time):
         return _codec_of_time(kind, found)
-    if isinstance(kind, types.Numeric):
+    if is_decimal(kind):
         scale = getattr(kind, "scale", None)
         return found._replace(encode=_shortest_decimal_json) if scale is None else _codec_of_scale(scale, found)
     if isinstance(kind, types.Enum):
@@ -47,6 +47,11 @@ def codec_of(kind: TypeEngine[Any]) -> Codec | None:
     if isinstance(kind, mysql.TINYINT) and kind.display_width == 1:
         return Codec(_boolean, lambda value: bool(value) if value in (0, 1) else value)
     return found
+
+
+def is_decimal(kind: TypeEngine[Any]) -> bool:
+    """SQLAlchemy 2.0 has floating-point numbers among the decimals."""
+    return isinstance(kind, types.Numeric) and not isinstance(kind, types.Float)
 
 
 def spells_keys(codec: Codec) -> bool:

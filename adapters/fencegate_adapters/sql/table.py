@@ -25,6 +25,7 @@ from fencegate.core.errors import InvalidInput, ResourceUnavailable, TooLarge
 from fencegate.core.names import check_text
 from fencegate.core.ports import NO_CONDITIONS, Key, Row, RowWrite
 from fencegate_adapters.sql.bulk import DEFAULT, MAX_STATEMENTS, Signature, bulk_updates, signature_of
+from fencegate_adapters.sql.codec import is_decimal
 from fencegate_adapters.sql.columns import Columns
 from fencegate_adapters.sql.shape import Change, Op, Unsure, canonical, merged
 
@@ -246,7 +247,7 @@ class UserTable:
     def check_kept(self, change: Change, row: Row) -> None:
         """A database that rounds what it is given must not be told yes; SQLite keeps decimals as doubles."""
         for name, value in change.values.items():
-            if name not in row or not isinstance(self._table.c[name].type, types.Numeric):
+            if name not in row or not is_decimal(self._table.c[name].type):
                 continue
             kept = row[name]
             if kept is not None and value is not DEFAULT and Decimal(kept) != value:

@@ -57,7 +57,6 @@ locks = Table(
     Column("keep_until", BigInteger),  # Unix microseconds
     Column("record", value_type, nullable=False),
     _when_kept("distributed_locks"),
-    postgresql_with={"fillfactor": "70"},  # a row is written over and over: leave room for it on its page
     **TABLE_OPTIONS,
 )
 
