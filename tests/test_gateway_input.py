@@ -342,6 +342,14 @@ async def test_a_body_over_the_limit_is_refused(thin: ThinApp) -> None:
     await nothing_written(thin)
 
 
+async def test_a_declared_length_over_the_limit_is_refused_with_the_limit_and_its_setting(thin: ThinApp) -> None:
+    headers = [*TOKEN, (b"content-length", b"%d" % 2**40)]
+    for path in (b"/v1/resources/rows/k", b"/v1/resources/objects/k"):
+        answer = await ask(thin, "PUT", path, headers, b"")
+        refused(answer, 413, "TOO_LARGE")
+        assert f"max_bytes, {answer.json['maxBytes']}" in answer.json["detail"]
+
+
 async def test_a_body_of_another_length_than_declared_is_refused(thin: ThinApp) -> None:
     for resource in (b"rows", b"objects"):
         path = b"/v1/resources/" + resource + b"/k"

@@ -53,6 +53,7 @@ async def _clean(store: Store, prefix: str, remarks: list[str], *, new: bool) ->
             await _forget(store, prefix)
             if new:
                 await _remove(store, list((await store.load([ENTRY])).items()))
+                remarks.append(f"the store {store.name} itself stays: its tables or keys, empty, and its change log")
             if not store.capabilities.lists_settled:
                 minutes = DEFAULT_LIMITS.retention_us // 60_000_000
                 remarks.append(f"what became of the demo's requests goes from the store within {minutes} minutes")

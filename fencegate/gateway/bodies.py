@@ -28,7 +28,7 @@ def declared_length(request: Request, limit: int) -> int | None:
     if values or _LENGTH.fullmatch(value) is None:
         raise InvalidInput("Content-Length", "must be one whole number")
     if int(value) > limit:
-        raise TooLarge(f"the body is over {limit} bytes")
+        raise TooLarge(f"the body is over the resource's max_bytes, {limit}", maxBytes=limit)
     return int(value)
 
 

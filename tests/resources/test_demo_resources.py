@@ -1,9 +1,11 @@
 """The demo over a user's own servers: the point is proved on each of them, and each is left as it was."""
 
+import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import redis
 
 from fencegate_adapters.objects.bucket.blobs import Blobs
@@ -13,6 +15,7 @@ from fencegate_demo.plan import NotRun, Plan, Run, Wishes, make_plan
 from fencegate_demo.stage import perform
 from fencegate_demo.startable.here import Here, running
 from fencegate_demo.venues import StoreVenue
+from tests.real import seaweed
 from tests.real.mariadb import MariadbServer
 from tests.real.postgres import PostgresServer
 from tests.resources.databases import Database, Mariadb, Postgresql
@@ -57,6 +60,16 @@ async def test_redis_and_buckets_are_left_as_they_were(tmp_path: Path, redis_url
     blobs = Blobs("demo", BucketUrl.parse("demo", seaweed_url), 30)
     assert [key async for key in blobs.keys("")] == []
     await blobs.close()
+
+
+def test_an_s3_server_leaves_nothing_in_the_folder_of_all(tmp_path: Path) -> None:
+    if reason := seaweed.missing():
+        pytest.skip(reason)
+    server = seaweed.SeaweedServer(tmp_path / "s3").start()
+    its_own = {str(server.pid), *server.ports}
+    server.terminate()
+    # Names end in `-PORT.sock` or `.PID`; other servers of this kind may be at work.
+    assert [path for path in Path("/tmp").glob("*weed*") if its_own & set(re.split("[-.]", path.name))] == []
 
 
 def test_a_server_that_can_not_be_started_is_told_with_the_reason(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """The verdict and the report of a campaign: what proves nothing is not a pass."""
 
+from io import StringIO
 from pathlib import Path
 
 import msgspec
+from rich.console import Console
 
 from fencegate.verify.command import Came
 from fencegate.verify.real.campaign import Campaign
 from fencegate.verify.real.outcome import Outcome, Spell
-from fencegate.verify.real.telling import as_json
+from fencegate.verify.real.telling import as_json, show
 from fencegate.verify.report import page
 
 
@@ -72,6 +74,18 @@ def test_the_report_is_one_page_without_anything_from_elsewhere(tmp_path: Path) 
     assert "unfenced: 2" in text
     assert "<script" not in text
     assert "http" not in text.replace("http-equiv", "")
+
+
+def test_servers_with_long_names_cut_nothing_off_in_a_terminal() -> None:
+    outcome = seen(lost=2)
+    outcome.store, outcome.resource = "postgresql://…@db.internal:5432/locks", "s3://company-reports/eu/2026?…"
+    console = Console(file=StringIO(), width=80)
+    show(console, [outcome], 7)
+    assert isinstance(console.file, StringIO)
+    rows = console.file.getvalue().splitlines()[1:]
+    assert "unfenced" in rows[1]
+    (figures,) = [row for row in rows if row.endswith("kept ")]
+    assert figures.split()[-7:] == ["100", "2", "0/3", "0", "2", "0.3/0.3", "kept"]
 
 
 def test_what_is_told_to_scripts_can_be_told() -> None:

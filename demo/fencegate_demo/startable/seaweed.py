@@ -42,6 +42,10 @@ class SeaweedServer(ServerProcess):
     def endpoint(self) -> str:
         return f"http://{self.address}"
 
+    @property
+    def ports(self) -> list[str]:
+        return list(self._others.values())
+
     def launch(self) -> None:
         program = binary()
         assert program is not None, HOW_TO_GET
@@ -64,7 +68,14 @@ class SeaweedServer(ServerProcess):
             "s3.config": str(config),
             **self._others,
         }
-        self._spawn([program, "server", "-filer", "-s3", *(f"-{name}={value}" for name, value in options.items())])
+        command = [program, f"-logdir={self._folder}", "server", "-filer", "-s3"]
+        self._spawn([*command, *(f"-{name}={value}" for name, value in options.items())])
+
+    def terminate(self) -> None:
+        super().terminate()
+        for port in self.ports:  # its sockets for gRPC know no other folder, and it has not removed them
+            for left in Path("/tmp").glob(f"seaweedfs-*-grpc-{port}.sock"):
+                left.unlink(missing_ok=True)
 
     def make_bucket(self, name: str) -> None:
         filer = f"http://{self.host}:{self._others['filer.port']}"

@@ -79,7 +79,7 @@ def show(console: Console, outcomes: Sequence[Outcome], seed: int) -> None:
     title = f"Real faults on real processes, from seed {seed}"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     for column in ("resource", "locks in"):
-        table.add_column(column, no_wrap=True)
+        table.add_column(column, overflow="fold")
     for column in _NUMBERS:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("")
