@@ -51,8 +51,9 @@ MUST_HOLD: dict[str, dict[str, int | str]] = {
 }
 
 
-def test_every_scenario_over_every_resource_and_every_use_is_proved() -> None:
-    done = demo("--all", "--embedded", "--json")
+def test_every_scenario_over_every_resource_and_every_use_is_proved(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    done = demo("--all", "--embedded", "--json", "--report", str(page))
     assert done.returncode == 0, done.stdout + done.stderr
     told = last_line(done)
     assert told["proved"] is True
@@ -81,6 +82,8 @@ def test_every_scenario_over_every_resource_and_every_use_is_proved() -> None:
         assert fenced["staleWrites"] > 0, use
         assert unfenced["staleAccepted"] > 0, use
         assert unfenced["wrong"], use
+    headings = re.findall("<h2>(.*?)</h2>", page.read_text(encoding="utf-8"))
+    assert headings == ["gc-pause over rows", "gateway-pause over rows", "first-write over rows", "In use"]
 
 
 def test_there_is_a_trial_for_every_program_to_copy_and_a_program_for_every_trial() -> None:

@@ -1,6 +1,6 @@
 """The report: one self-contained page, without scripts or anything fetched from elsewhere."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
@@ -44,11 +44,7 @@ def page(results: Sequence[Result | UseResult], not_run: Sequence[NotRun] = ()) 
     proved = all(each.proved for each in exhibits) and not any(each.bad for each in not_run)
     state = "proved" if proved else "failed"
     made = datetime.fromtimestamp(SYSTEM.now_us() / 1_000_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    first = {each.name: each for each in reversed(exhibits)}
-    many = len(exhibits) > MANY
-    sections = "\n".join(
-        _section(each, folded=many and (each.is_use or each is not first[each.name])) for each in exhibits
-    )
+    sections = "\n".join(_sections(exhibits))
     verdicts = overview(exhibits, not_run) if len(exhibits) > 1 or not_run else ""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Fencegate: the demo</title>
@@ -82,6 +78,16 @@ def _legend(names: TokenNames, exhibits: Sequence[Exhibit]) -> str:
     items = "".join(f'<li><svg viewBox="0 0 30 20">{sign}</svg>{words}</li>' for sign, words in _LEGEND)
     first = "A is a write of A" if all(each.is_use for each in exhibits) else "A1 is the first update of A"
     return f'<ul class="legend">{items}</ul>\n<p class="soft">{first}, and so on; {names.legend}.</p>'
+
+
+def _sections(exhibits: Sequence[Exhibit]) -> Iterator[str]:
+    first = {each.name: each for each in reversed(exhibits)}
+    first_use = next((each for each in exhibits if each.is_use), None)
+    many = len(exhibits) > MANY
+    for each in exhibits:
+        if many and each is first_use:
+            yield "<h2>In use</h2>"
+        yield _section(each, folded=many and (each.is_use or each is not first[each.name]))
 
 
 def _section(shown: Exhibit, *, folded: bool) -> str:
