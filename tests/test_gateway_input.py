@@ -342,12 +342,15 @@ async def test_a_body_over_the_limit_is_refused(thin: ThinApp) -> None:
     await nothing_written(thin)
 
 
-async def test_a_declared_length_over_the_limit_is_refused_with_the_limit_and_its_setting(thin: ThinApp) -> None:
-    headers = [*TOKEN, (b"content-length", b"%d" % 2**40)]
+async def test_a_body_over_the_limit_is_told_the_limit_whether_it_said_its_length_or_not(thin: ThinApp) -> None:
+    big = b'{"a": "' + b"x" * 2**20 + b'"}'
+    lengths = [(b"content-length", b"%d" % len(big)), (b"transfer-encoding", b"chunked")]
     for path in (b"/v1/resources/rows/k", b"/v1/resources/objects/k"):
-        answer = await ask(thin, "PUT", path, headers, b"")
-        refused(answer, 413, "TOO_LARGE")
-        assert f"max_bytes, {answer.json['maxBytes']}" in answer.json["detail"]
+        said, unsaid = [await ask(thin, "PUT", path, [*TOKEN, length], big[:9], big[9:]) for length in lengths]
+        for answer in (said, unsaid):
+            refused(answer, 413, "TOO_LARGE")
+            assert str(answer.json["maxBytes"]) in answer.json["detail"]
+        assert f"max_bytes, {unsaid.json['maxBytes']}" in said.json["detail"]
 
 
 async def test_a_body_of_another_length_than_declared_is_refused(thin: ThinApp) -> None:

@@ -28,8 +28,12 @@ def declared_length(request: Request, limit: int) -> int | None:
     if values or _LENGTH.fullmatch(value) is None:
         raise InvalidInput("Content-Length", "must be one whole number")
     if int(value) > limit:
-        raise TooLarge(f"the body is over the resource's max_bytes, {limit}", maxBytes=limit)
+        raise too_large(limit)
     return int(value)
+
+
+def too_large(limit: int) -> TooLarge:
+    return TooLarge(f"the body is over the resource's max_bytes, {limit}", maxBytes=limit)
 
 
 def check_whole(received: int, declared: int | None) -> None:
@@ -40,7 +44,10 @@ def check_whole(received: int, declared: int | None) -> None:
 async def json_object(request: Request, limit: int, within_s: float) -> dict[str, Any]:
     """The body as a JSON object whose every value means the same to every reader."""
     declared = declared_length(request, limit)
-    body = await request.body(limit, within_s)
+    try:
+        body = await request.body(limit, within_s)
+    except TooLarge:
+        raise too_large(limit) from None
     check_whole(len(body), declared)
     value = loads(body)
     if not isinstance(value, dict):

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from fencegate.clock import Clock
-from fencegate.core.errors import FencegateError, InvalidInput, TooLarge
+from fencegate.core.errors import FencegateError, InvalidInput
 from fencegate.core.names import MAX_LOCK_KEY_BYTES, check_text
 from fencegate.core.ports import Incoming, Key, Outgoing, Streamed, Upstream
-from fencegate.gateway.bodies import check_whole, declared_length
+from fencegate.gateway.bodies import check_whole, declared_length, too_large
 from fencegate.gateway.call import Call
 from fencegate.gateway.kinds.upstream import UpstreamSettings
 from fencegate.gateway.paths import names
@@ -146,7 +146,7 @@ class ProtectedUpstream(Protected):
                 break
             received += len(part)
             if received > self._max_bytes:
-                raise TooLarge(f"the body is over {self._max_bytes} bytes")
+                raise too_large(self._max_bytes)
             yield part
         check_whole(received, length)
 

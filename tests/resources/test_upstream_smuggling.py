@@ -273,11 +273,13 @@ def test_a_chain_of_gateways_that_leads_back_is_cut(gateway: Server) -> None:
 def test_bodies_and_headers_are_bounded(gateway: Server, service: PlainService) -> None:
     before = applied(service)
     put = b"PUT /v1/resources/api/kv/large"
-    assert ask(gateway, b"Content-Length: 1000001", first=put)[0] == 413
+    said, told = ask(gateway, b"Content-Length: 1000001", first=put)
+    assert (said, told["maxBytes"]) == (413, 1_000_000)
     assert ask(gateway, *[b"X-%d: 1" % number for number in range(10_000)], first=put)[0] in (400, 413, 431)
     assert ask(gateway, b"X: " + b"x" * 70_000, first=put)[0] in (400, 413, 431)
     chunks = b"%x\r\n%b\r\n" % (600_000, b"x" * 600_000)
-    assert ask(gateway, b"Transfer-Encoding: chunked", first=put, body=chunks * 2 + b"0\r\n\r\n")[0] == 413
+    unsaid, too = ask(gateway, b"Transfer-Encoding: chunked", first=put, body=chunks * 2 + b"0\r\n\r\n")
+    assert (unsaid, too["maxBytes"], too["detail"]) == (413, 1_000_000, told["detail"])
     assert applied(service) == before
 
 
